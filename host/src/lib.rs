@@ -1,0 +1,1 @@
+//! Coppice: the engine.

@@ -1,0 +1,2 @@
+//! Parse, run, exit code; nothing else.
+fn main() {}

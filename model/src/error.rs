@@ -1,0 +1,63 @@
+//! The one error type of this crate.
+
+use std::path::PathBuf;
+
+/// Shorthand for a result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What can be wrong with a model's files or text. Every message names the object, what was found, what was
+/// expected and, where there is one, the remedy.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file could not be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's word.
+        source: std::io::Error,
+    },
+    /// A configuration key is absent, of the wrong type, or out of range.
+    #[error("{}: {message}", path.display())]
+    Config {
+        /// The configuration file.
+        path: PathBuf,
+        /// Key, value found, value expected.
+        message: String,
+    },
+    /// A checkpoint file is malformed, or an index and its shards disagree.
+    #[error("{}: {message}", path.display())]
+    Checkpoint {
+        /// The file.
+        path: PathBuf,
+        /// What was found and what was expected.
+        message: String,
+    },
+    /// A tensor is absent, or has an unexpected dtype or shape.
+    #[error("tensor {name} in {}: {message}", path.display())]
+    Tensor {
+        /// The tensor's name.
+        name: String,
+        /// The file that holds it, or the folder that lacks it.
+        path: PathBuf,
+        /// What was found and what was expected.
+        message: String,
+    },
+    /// The tokenizer's files cannot be used, or text cannot be tokenised.
+    #[error("tokenizer {}: {message}", path.display())]
+    Tokenizer {
+        /// The tokenizer file.
+        path: PathBuf,
+        /// What went wrong.
+        message: String,
+    },
+    /// The chat template cannot be rendered.
+    #[error("chat template {}: {message}", path.display())]
+    ChatTemplate {
+        /// The file that holds the template.
+        path: PathBuf,
+        /// What went wrong.
+        message: String,
+    },
+}
