@@ -1,1 +1,10 @@
-//! Coppice: the engine.
+//! Coppice: text generation with MLA + MoE models by DFlash drafting and DDTree verification.
+//!
+//! A token's way: `main` -> `cli::generate` -> `engine::session` -> `engine::step` -> `layers` -> `backend` -> kernel, and
+//! back once.
+
+pub mod backend;
+pub mod error;
+pub mod sampling;
+
+pub use error::{Error, Result};
