@@ -4,7 +4,10 @@
 //! back once.
 
 pub mod backend;
+pub mod draft;
+pub mod engine;
 pub mod error;
+pub mod layers;
 pub mod sampling;
 
 pub use error::{Error, Result};

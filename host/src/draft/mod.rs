@@ -1,0 +1,5 @@
+//! Drafters: DFlash block diffusion over the [`crate::backend::Backend`] trait, and n-gram lookup.
+
+mod dflash;
+
+pub use dflash::{Dflash, DflashOptions};
