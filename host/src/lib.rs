@@ -1,1 +1,5 @@
 //! Coppice: the engine.
+
+pub mod draft;
+pub mod sampling;
+pub mod tree;
