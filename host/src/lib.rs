@@ -9,5 +9,6 @@ pub mod engine;
 pub mod error;
 pub mod layers;
 pub mod sampling;
+pub mod tree;
 
 pub use error::{Error, Result};
