@@ -4,7 +4,9 @@
 //! back once.
 
 pub mod backend;
+pub mod draft;
 pub mod error;
 pub mod sampling;
+pub mod tree;
 
 pub use error::{Error, Result};

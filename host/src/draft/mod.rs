@@ -1,0 +1,3 @@
+//! Drafters: what proposes the tokens of a round. No verification, no device code.
+
+pub mod ngram;
