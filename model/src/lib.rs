@@ -5,8 +5,10 @@ pub mod checkpoint;
 pub mod config;
 mod embedded;
 pub mod error;
+mod model;
 pub mod source;
 pub mod weight;
 
 pub use error::{Error, Result};
+pub use model::{DraftModel, TargetModel};
 pub use source::Source;
