@@ -3,6 +3,7 @@
 pub mod bind;
 pub mod config;
 pub mod error;
+pub mod tokenizer;
 pub mod weight;
 
 pub use error::{Error, Result};
