@@ -1,9 +1,13 @@
 //! What a model *is*: configuration, checkpoint, stored weights, tokenizer, chat template. No compute, no device.
 
 pub mod bind;
+pub mod checkpoint;
 pub mod config;
+mod embedded;
 pub mod error;
+pub mod source;
 pub mod tokenizer;
 pub mod weight;
 
 pub use error::{Error, Result};
+pub use source::Source;
