@@ -34,15 +34,21 @@ pub enum Error {
         /// What was found and what was expected.
         message: String,
     },
-    /// A tensor is absent, or has an unexpected dtype or shape.
-    #[error("tensor {name} in {}: {message}", path.display())]
+    /// A tensor has an unexpected dtype, shape or content.
+    #[error("tensor {name} in {} {message}", path.display())]
     Tensor {
         /// The tensor's name.
         name: String,
-        /// The file that holds it, or the folder that lacks it.
+        /// The file that holds it.
         path: PathBuf,
-        /// What was found and what was expected.
+        /// What was found and what was expected, as the end of the sentence that begins with the tensor.
         message: String,
+    },
+    /// The embedded model was asked for and is not in the program.
+    #[error("{}: the program was built without the feature embedded-model: name a model folder", path.display())]
+    NotEmbedded {
+        /// The name of the embedded model.
+        path: PathBuf,
     },
     /// The tokenizer's files cannot be used, or text cannot be tokenised.
     #[error("tokenizer {}: {message}", path.display())]

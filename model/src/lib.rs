@@ -2,9 +2,13 @@
 
 pub mod bind;
 pub mod chat;
+pub mod checkpoint;
 pub mod config;
+mod embedded;
 pub mod error;
+pub mod source;
 pub mod tokenizer;
 pub mod weight;
 
 pub use error::{Error, Result};
+pub use source::Source;
