@@ -1,6 +1,7 @@
 //! What a model *is*: configuration, checkpoint, stored weights, tokenizer, chat template. No compute, no device.
 
 pub mod bind;
+pub mod chat;
 pub mod checkpoint;
 pub mod config;
 mod embedded;

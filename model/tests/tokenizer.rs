@@ -155,11 +155,15 @@ fn f5_han_text_round_trips() {
 #[test]
 fn f6_raw_text_has_bos_once_whoever_adds_it() {
     let (plain, template) = (tiny_json(), with_bos_template());
+    let mut sequence = tiny_json();
+    let byte_level = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": true});
+    sequence["post_processor"] = json!({"type": "Sequence", "processors": [byte_level, template["post_processor"]]});
     let config = |add: Value| json!({"bos_token": "<|bos|>", "add_bos_token": add});
     let cases = [
         ("config adds", &plain, Some(config(json!(true))), true),
         ("config and post-processor add", &template, Some(config(json!(true))), true),
         ("post-processor adds, no config", &template, None, true),
+        ("post-processor adds within a sequence, no config", &sequence, None, true),
         ("post-processor adds, config is silent", &template, Some(config(Value::Null)), true),
         ("post-processor adds, config names no token", &template, Some(json!({"add_bos_token": true})), true),
         ("post-processor adds, config forbids", &template, Some(config(json!(false))), false),
@@ -243,10 +247,11 @@ fn damaged_files_are_told_apart() {
     };
     let bytes = tiny_bytes("tokenizer.json");
     let config = |value: Value| Some(serde_json::to_vec(&value).unwrap());
-    let cases: Vec<(Vec<u8>, Option<Vec<u8>>, &str)> = vec![
+    let cases = [
         (bytes[..bytes.len() / 2].to_vec(), None, "tokenizer dir/tokenizer.json: EOF while parsing"),
         (b"".to_vec(), None, "tokenizer dir/tokenizer.json: EOF while parsing"),
         (b"[]".to_vec(), None, "tokenizer dir/tokenizer.json: "),
+        (br#"{"decoder": {"type": "ByteLevel", "#.to_vec(), None, "tokenizer dir/tokenizer.json: EOF while parsing"),
         (edited("/decoder", Value::Null), None, "tokenizer dir/tokenizer.json: decoder is null"),
         (
             edited(
@@ -280,4 +285,13 @@ fn damaged_files_are_told_apart() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_file_cut_off_anywhere_is_an_error() {
+    let bytes = serde_json::to_vec(&byte_fallback()).unwrap();
+    assert!(load(&bytes, None).is_ok());
+    for length in 0..bytes.len() {
+        assert!(load(&bytes[..length], None).is_err(), "cut at {length}");
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use coppice_model::source::TargetModel;
+use coppice_model::TargetModel;
 
 use crate::backend::{Accept, Backend, Op, RequestSpec, SequenceSpec, Tap};
 use crate::error::{Error, Result};

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use coppice_model::source::{DraftModel, TargetModel};
+use coppice_model::{DraftModel, TargetModel};
 
 use super::request::{Finish, Generation, Observer, Request, RoundRecord, Speculation, Verdict};
 use super::step::Step;

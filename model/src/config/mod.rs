@@ -1,6 +1,16 @@
-//! The target's hyperparameters, as `config.json` and `generation_config.json` state them.
+//! Hyperparameters of target and drafter, as `config.json` and `generation_config.json` state them.
 //!
-//! Reading the files lives in [`parse`]; nothing here computes with weights.
+//! [`ModelConfig::parse`] and [`DraftConfig::parse`] read the files; nothing here computes with weights.
+
+mod draft;
+mod generation;
+mod limits;
+mod quantization;
+mod rope;
+mod section;
+mod target;
+#[cfg(test)]
+mod tests;
 
 /// Hyperparameters of a DeepSeek-V3-architecture model (deepseek_v3, kimi_k2, kimi_k25).
 #[derive(Debug, Clone, PartialEq)]
@@ -15,7 +25,7 @@ pub struct ModelConfig {
     pub num_hidden_layers: usize,
     /// Inner width of the dense MLP layers.
     pub intermediate_size: usize,
-    /// Layers below this one are dense, the others MoE.
+    /// Layers below this one are dense, the others MoE; all of them where `moe` is `None`.
     pub first_k_dense_replace: usize,
     /// MoE shape; `None` when every layer is dense.
     pub moe: Option<MoeConfig>,
@@ -100,7 +110,8 @@ pub struct YarnConfig {
     pub beta_fast: f64,
     /// Rotations below which a dimension is fully interpolated.
     pub beta_slow: f64,
-    /// Amplitude coefficient of cos and sin.
+    /// Amplitude coefficient of cos and sin. Where Hugging Face does not use the file's own (`attention_factor` is stated,
+    /// or not both coefficients are), the value that yields its amplitude.
     pub mscale: f64,
     /// Amplitude coefficient of the softmax scale.
     pub mscale_all_dim: f64,
@@ -120,7 +131,7 @@ pub enum Quantization {
 }
 
 /// Sampling defaults of `generation_config.json`; greedy where it is silent.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct GenerationDefaults {
     /// Softmax temperature; 0 is greedy.
     pub temperature: f32,
@@ -130,6 +141,13 @@ pub struct GenerationDefaults {
     pub top_p: f32,
     /// Drop tokens below this share of the best one's probability; 0: none.
     pub min_p: f32,
+}
+
+impl Default for GenerationDefaults {
+    /// Greedy.
+    fn default() -> Self {
+        Self { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0 }
+    }
 }
 
 /// Hyperparameters of a DFlash drafter.

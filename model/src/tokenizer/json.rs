@@ -1,7 +1,8 @@
 //! `tokenizer.json`, read and run by the `tokenizers` crate.
 
 use serde::Deserialize;
-use tokenizers::Model;
+use serde_json::Value;
+use tokenizers::{Model, PostProcessorWrapper};
 
 use super::decoder::TokenDecoder;
 use super::table::{Token, TokenTable};
@@ -16,39 +17,45 @@ impl Encode for JsonEncoder {
     }
 }
 
+/// The parts of the file that are read here and not by the crate.
+#[derive(Deserialize)]
+struct File {
+    #[serde(default)]
+    added_tokens: Vec<AddedToken>,
+    /// Read to know that it is JSON: the crate panics where it is not.
+    #[serde(default, rename = "decoder")]
+    _decoder: Value,
+    #[serde(default)]
+    post_processor: Value,
+}
+
+#[derive(Deserialize)]
+struct AddedToken {
+    id: u32,
+    content: String,
+}
+
 /// Reads the bytes of a tokenizer.json; the error is a message without the path.
 pub(super) fn load(bytes: &[u8]) -> Result<Parts, String> {
+    let file: File = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
     let mut tokenizer = tokenizers::Tokenizer::from_bytes(bytes).map_err(|e| e.to_string())?;
-    check_added_ids(&tokenizer, bytes)?;
     // Files saved while training may cut or pad every text, which a prompt must never be.
     tokenizer.with_truncation(None).map_err(|e| e.to_string())?;
     tokenizer.with_padding(None);
+    tokenizer.with_post_processor(None::<PostProcessorWrapper>);
+    check_added_ids(&tokenizer, file.added_tokens)?;
     let tokens = token_table(&tokenizer)?;
-    let prefix = post_processor_prefix(&tokenizer)?;
+    let prefix = post_processor_prefix(&file.post_processor);
     Ok(Parts { encoder: Box::new(JsonEncoder(tokenizer)), tokens, prefix })
 }
 
 /// The crate numbers added tokens itself and passes over an id that the file states otherwise.
-fn check_added_ids(tokenizer: &tokenizers::Tokenizer, bytes: &[u8]) -> Result<(), String> {
-    #[derive(Deserialize)]
-    struct File {
-        #[serde(default)]
-        added_tokens: Vec<AddedToken>,
-    }
-    #[derive(Deserialize)]
-    struct AddedToken {
-        id: u32,
-        content: String,
-    }
-    let file: File = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
-    for AddedToken { id, content } in file.added_tokens {
-        match tokenizer.token_to_id(&content) {
-            Some(actual) if actual != id => {
-                return Err(format!(
-                    "added token {content:?} has id {id}, expected {actual} (its place in the vocabulary)"
-                ));
-            }
-            _ => {}
+fn check_added_ids(tokenizer: &tokenizers::Tokenizer, added: Vec<AddedToken>) -> Result<(), String> {
+    for AddedToken { id, content } in added {
+        if let Some(actual) = tokenizer.token_to_id(&content).filter(|&actual| actual != id) {
+            return Err(format!(
+                "added token {content:?} has id {id}, expected {actual} (its place in the vocabulary)"
+            ));
         }
     }
     Ok(())
@@ -68,12 +75,16 @@ fn token_table(tokenizer: &tokenizers::Tokenizer) -> Result<TokenTable, String> 
     Ok(tokens)
 }
 
-/// The first id that the post-processor puts before a text, if it puts any.
-fn post_processor_prefix(tokenizer: &tokenizers::Tokenizer) -> Result<Option<u32>, String> {
-    let ids = |special| match tokenizer.encode_fast("a", special) {
-        Ok(encoding) => Ok(encoding.get_ids().to_vec()),
-        Err(error) => Err(error.to_string()),
+/// The token that a `post_processor` puts before a text, if it puts any.
+fn post_processor_prefix(processor: &Value) -> Option<u32> {
+    let id = match processor["type"].as_str()? {
+        "TemplateProcessing" => {
+            let token = processor["single"][0]["SpecialToken"]["id"].as_str()?;
+            &processor["special_tokens"][token]["ids"][0]
+        }
+        "BertProcessing" | "RobertaProcessing" => &processor["cls"][1],
+        "Sequence" => return processor["processors"].as_array()?.iter().find_map(post_processor_prefix),
+        _ => return None,
     };
-    let (plain, processed) = (ids(false)?, ids(true)?);
-    Ok(if processed.starts_with(&plain) { None } else { processed.first().copied() })
+    id.as_u64().and_then(|id| u32::try_from(id).ok())
 }
