@@ -6,9 +6,11 @@ pub mod checkpoint;
 pub mod config;
 mod embedded;
 pub mod error;
+mod model;
 pub mod source;
 pub mod tokenizer;
 pub mod weight;
 
 pub use error::{Error, Result};
+pub use model::{DraftModel, TargetModel};
 pub use source::Source;

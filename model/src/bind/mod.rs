@@ -1,6 +1,20 @@
-//! The tensors of a checkpoint by their role in the forward pass.
+//! The tensors of a checkpoint by their role in the forward pass. Finding them by name lives in [`TargetWeights::bind`]
+//! and [`DraftWeights::bind`].
+
+mod binder;
+mod draft;
+mod target;
 
 use crate::weight::Weight;
+
+/// Weights found in a checkpoint.
+#[derive(Debug, Clone)]
+pub struct Binding<W> {
+    /// The weights.
+    pub weights: W,
+    /// Tensors of the checkpoint that none of them uses, ascending.
+    pub unused: Vec<String>,
+}
 
 /// The target's weights.
 #[derive(Debug, Clone)]

@@ -144,6 +144,11 @@ impl Checkpoint {
         self.tensors.get(name)
     }
 
+    /// The tensor of that name, with the name as the checkpoint holds it.
+    pub(crate) fn get_key_value(&self, name: &str) -> Option<(&str, &TensorInfo)> {
+        self.tensors.get_key_value(name).map(|(name, tensor)| (name.as_str(), tensor))
+    }
+
     /// Bytes of all tensors' data.
     pub fn total_bytes(&self) -> u64 {
         self.tensors.values().map(|tensor| tensor.range.len() as u64).sum()

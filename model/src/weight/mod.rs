@@ -1,11 +1,16 @@
 //! A linear layer's weights in their stored type, and their expansion to f32 a row at a time.
 
+mod expand;
+mod fp8;
+
 use std::marker::PhantomData;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use bytemuck::Pod;
 use half::{bf16, f16};
+
+pub use fp8::{E4M3, e4m3_to_f32};
 
 /// Bytes that outlive every tensor cut from them: a memory map, an embedded file, or owned memory.
 pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
@@ -23,6 +28,9 @@ impl<T: Pod + Send + Sync> Slice<T> {
     /// whole number of elements.
     pub fn new(bytes: &SharedBytes, range: Range<usize>) -> Option<Self> {
         let raw = (**bytes).as_ref().get(range.clone())?;
+        if !raw.len().is_multiple_of(size_of::<T>()) {
+            return None;
+        }
         match bytemuck::try_cast_slice::<u8, T>(raw) {
             Ok(_) => Some(Self { bytes: Arc::clone(bytes), range, element: PhantomData }),
             Err(bytemuck::PodCastError::TargetAlignmentGreaterAndInputNotAligned) => {
@@ -98,4 +106,31 @@ pub enum Storage {
         /// Columns of a group.
         group: usize,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_share_memory_or_copy_what_is_misaligned() {
+        let owned: SharedBytes = Arc::new((0..20u8).collect::<Vec<u8>>());
+        let base = (*owned).as_ref().as_ptr() as usize;
+        for start in 0..8 {
+            let slice = Slice::<u32>::new(&owned, start..start + 8).unwrap();
+            let expected = [0, 4].map(|at| u32::from_le_bytes([0, 1, 2, 3].map(|i| (start + at + i) as u8)));
+            assert_eq!(*slice, expected);
+            let shares = slice.as_ptr() as usize == base + start;
+            assert_eq!(shares, (base + start).is_multiple_of(4), "start {start}");
+        }
+    }
+
+    #[test]
+    fn slices_refuse_ranges_out_of_bounds_or_not_whole() {
+        let bytes: SharedBytes = Arc::new(vec![0u8; 16]);
+        for range in [12..20, 0..6, 1..7, 17..17] {
+            assert!(Slice::<u32>::new(&bytes, range.clone()).is_none(), "{range:?}");
+        }
+        assert!(Slice::<u32>::new(&bytes, 16..16).unwrap().is_empty());
+    }
 }
