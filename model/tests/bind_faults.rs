@@ -93,11 +93,12 @@ fn all_missing_tensors_are_counted_and_the_first_named() {
     for expert in 0..6 {
         model.remove(&format!("model.layers.2.mlp.experts.{expert}.down_proj.weight"));
     }
-    let listed = "model.layers.1.mlp.gate.weight, model.layers.1.self_attn.q_a_layernorm.weight";
-    let words = ["cannot find 8 tensors: ", "model.layers.1.mlp.gate.weight", "q_a_layernorm.weight", " and 3 more"];
+    let first = "model.layers.1.mlp.gate.weight, model.layers.1.self_attn.q_a_layernorm.weight, ";
     let message = model.refusal();
-    assert_says(&message, &words);
-    assert_eq!(message.matches(".weight").count(), 5, "{message}: expected {listed} and three experts");
+    assert_says(
+        &message,
+        &["cannot find 8 tensors: ", first, "experts.2.down_proj.weight and 3 more; does config.json"],
+    );
 }
 
 #[test]
@@ -113,7 +114,7 @@ fn m4_an_fp8_tensor_without_its_scale_is_refused_with_both_names() {
     let name = "model.layers.1.mlp.experts.2.down_proj.weight";
     let mut model = Model::read(&fixture(FP8));
     model.remove(&format!("{name}_scale_inv"));
-    let scale = format!("is F8_E4M3, but its scale {name}_scale_inv is missing");
+    let scale = format!("is F8_E4M3, but {name}_scale_inv is missing: both are needed");
     assert_says(&model.refusal(), &[&format!("tensor {name} in "), &scale]);
 }
 
@@ -134,7 +135,7 @@ fn m4_fp8_scales_of_another_shape_or_dtype_are_refused() {
 fn m4_scales_and_quantization_config_must_agree_with_the_stored_type() {
     let mut model = Model::read(&fixture(FP8));
     model.config["quantization_config"] = json!(null);
-    assert_says(&model.refusal(), &["has dtype F8_E4M3, expected", "config.json has no fp8 quantization_config"]);
+    assert_says(&model.refusal(), &["is F8_E4M3, but config.json has no fp8 quantization_config"]);
 
     let name = "model.layers.0.self_attn.o_proj.weight";
     let mut model = Model::read(&fixture(FP8));

@@ -190,9 +190,7 @@ fn f2_index_and_shards_that_disagree_are_refused_each_in_its_own_words() {
             "a stale index",
             &[(ONE, &["a", "x"]), (TWO, &["b"])],
             json!({"a": ONE, "b": TWO}),
-            &[&format!(
-                "index.json: model.safetensors.index.json is stale: it does not list tensor x, which {ONE} holds"
-            )],
+            &[&format!("model.safetensors.index.json: stale: it does not list tensor x, which {ONE} holds")],
         ),
     ];
     for (what, shards, index, words) in cases {

@@ -5,10 +5,10 @@
 
 mod common;
 
-use common::{fixture, tiny};
+use common::fixture;
 use coppice_model::bind::{MlpWeights, QueryWeights};
 use coppice_model::weight::{Storage, Weight};
-use coppice_model::{DraftModel, Source, TargetModel};
+use coppice_model::{Source, TargetModel};
 
 fn load(name: &str) -> TargetModel {
     TargetModel::load(&Source::Directory(fixture(name))).unwrap()
@@ -104,31 +104,36 @@ fn fingerprints_tell_checkpoints_apart_and_stay_the_same() {
 }
 
 #[cfg(feature = "embedded-model")]
-#[test]
-fn the_embedded_models_equal_those_in_the_folder() {
-    let embedded = TargetModel::load(&Source::EmbeddedTarget).unwrap();
-    let on_disk = TargetModel::load(&Source::Directory(tiny("target"))).unwrap();
-    assert_eq!(embedded.config, on_disk.config);
-    assert_eq!(embedded.fingerprint, on_disk.fingerprint);
-    assert_eq!(embedded.bytes, on_disk.bytes);
-    assert!(embedded.unused.is_empty());
+mod embedded {
+    use super::*;
+    use common::tiny;
+    use coppice_model::DraftModel;
 
-    let draft = DraftModel::load(&Source::EmbeddedDraft).unwrap();
-    let on_disk = DraftModel::load(&Source::Directory(tiny("draft"))).unwrap();
-    assert_eq!((&draft.config, &draft.fingerprint), (&on_disk.config, &on_disk.fingerprint));
-    assert!(draft.unused.is_empty());
-    assert_eq!((draft.weights.fc.rows, draft.weights.fc.cols, draft.weights.layers.len()), (256, 768, 3));
-    draft.config.check_against(&embedded.config).unwrap();
-}
+    #[test]
+    fn the_embedded_models_equal_those_in_the_folder() {
+        let embedded = TargetModel::load(&Source::EmbeddedTarget).unwrap();
+        let on_disk = TargetModel::load(&Source::Directory(tiny("target"))).unwrap();
+        assert_eq!(embedded.config, on_disk.config);
+        assert_eq!(embedded.fingerprint, on_disk.fingerprint);
+        assert_eq!(embedded.bytes, on_disk.bytes);
+        assert!(embedded.unused.is_empty());
 
-#[cfg(feature = "embedded-model")]
-#[test]
-fn embedded_weights_are_used_in_place() {
-    let (_, file) = Source::EmbeddedTarget.read("model.safetensors").unwrap().unwrap();
-    let file = file.as_ptr_range();
-    let embedded = TargetModel::load(&Source::EmbeddedTarget).unwrap();
-    let MlpWeights::Moe(moe) = &embedded.weights.layers[1].mlp else { panic!("layer 1 is MoE") };
-    let Storage::Int4Group { packed, scale, .. } = &moe.experts[3].down.storage else { panic!("stored as int4") };
-    assert!(file.contains(&packed.as_ptr().cast()));
-    assert!(file.contains(&scale.as_ptr().cast()));
+        let draft = DraftModel::load(&Source::EmbeddedDraft).unwrap();
+        let on_disk = DraftModel::load(&Source::Directory(tiny("draft"))).unwrap();
+        assert_eq!((&draft.config, &draft.fingerprint), (&on_disk.config, &on_disk.fingerprint));
+        assert!(draft.unused.is_empty());
+        assert_eq!((draft.weights.fc.rows, draft.weights.fc.cols, draft.weights.layers.len()), (256, 768, 3));
+        draft.config.check_against(&embedded.config).unwrap();
+    }
+
+    #[test]
+    fn embedded_weights_are_used_in_place() {
+        let (_, file) = Source::EmbeddedTarget.read("model.safetensors").unwrap().unwrap();
+        let file = file.as_ptr_range();
+        let embedded = TargetModel::load(&Source::EmbeddedTarget).unwrap();
+        let MlpWeights::Moe(moe) = &embedded.weights.layers[1].mlp else { panic!("layer 1 is MoE") };
+        let Storage::Int4Group { packed, scale, .. } = &moe.experts[3].down.storage else { panic!("stored as int4") };
+        assert!(file.contains(&packed.as_ptr().cast()));
+        assert!(file.contains(&scale.as_ptr().cast()));
+    }
 }

@@ -119,56 +119,50 @@ impl<'a> Binder<'a> {
         Some(tensor)
     }
 
+    /// The tensor `part` that `tensor`, being `stored` so, is useless without.
+    fn take_part(&mut self, name: &str, tensor: &TensorInfo, stored: &str, part: &str) -> Result<&'a TensorInfo> {
+        let missing = || tensor_error(name, tensor, format!("is {stored}, but {part} is missing: both are needed"));
+        self.take(part).ok_or_else(missing)
+    }
+
     fn plain_or_fp8(&mut self, name: &str, tensor: &'a TensorInfo, rows: Dim, cols: Dim) -> Result<Storage> {
         expect_matrix(name, tensor, rows, cols)?;
         let scale_name = format!("{name}_scale_inv");
-        let scale = self.take(&scale_name);
-        if tensor.dtype == Dtype::F8_E4M3 {
-            let Quantization::Fp8Block(block) = self.quantization else {
-                return Err(unexpected_dtype(
-                    name,
-                    tensor,
-                    "F32, BF16 or F16: config.json has no fp8 quantization_config",
-                ));
-            };
-            let Some(scale) = scale else {
-                let message = format!("is F8_E4M3, but its scale {scale_name} is missing: it cannot be used unscaled");
-                return Err(tensor_error(name, tensor, message));
-            };
-            expect_dtype(&scale_name, scale, Dtype::F32)?;
-            let blocks = [rows.size.div_ceil(block[0]), cols.size.div_ceil(block[1])];
-            let origin = format!("({} / {}) x ({} / {}), rounded up", rows.origin, block[0], cols.origin, block[1]);
-            expect_shape(&scale_name, scale, &blocks, &origin)?;
-            return Ok(Storage::Fp8Block {
-                values: elements(name, tensor)?,
-                scale_inv: elements(&scale_name, scale)?,
-                block,
-            });
-        }
         let storage = match tensor.dtype {
+            Dtype::F8_E4M3 => return self.fp8(name, tensor, &scale_name, rows, cols),
             Dtype::F32 => Storage::F32(elements(name, tensor)?),
             Dtype::BF16 => Storage::Bf16(elements(name, tensor)?),
             Dtype::F16 => Storage::F16(elements(name, tensor)?),
             _ => return Err(unexpected_dtype(name, tensor, "F32, BF16, F16 or F8_E4M3")),
         };
-        match scale {
+        match self.checkpoint.get(&scale_name) {
             Some(_) => Err(unexpected_dtype(name, tensor, &format!("F8_E4M3 beside its scale {scale_name}"))),
             None => Ok(storage),
         }
     }
 
+    fn fp8(&mut self, name: &str, tensor: &TensorInfo, scale_name: &str, rows: Dim, cols: Dim) -> Result<Storage> {
+        let Quantization::Fp8Block(block) = self.quantization else {
+            let message = "is F8_E4M3, but config.json has no fp8 quantization_config".into();
+            return Err(tensor_error(name, tensor, message));
+        };
+        let scale = self.take_part(name, tensor, "F8_E4M3", scale_name)?;
+        expect_dtype(scale_name, scale, Dtype::F32)?;
+        let blocks = [rows.size.div_ceil(block[0]), cols.size.div_ceil(block[1])];
+        let origin = format!("({} / {}) x ({} / {}), rounded up", rows.origin, block[0], cols.origin, block[1]);
+        expect_shape(scale_name, scale, &blocks, &origin)?;
+        Ok(Storage::Fp8Block { values: elements(name, tensor)?, scale_inv: elements(scale_name, scale)?, block })
+    }
+
     /// `name` is the unpacked tensor's, to which the stored ones' names add.
-    fn int4(&mut self, name: &str, packed: &'a TensorInfo, rows: Dim, cols: Dim) -> Result<Storage> {
+    fn int4(&mut self, name: &str, packed: &TensorInfo, rows: Dim, cols: Dim) -> Result<Storage> {
         let [packed_name, scale_name, shape_name] = ["packed", "scale", "shape"].map(|part| format!("{name}_{part}"));
         let Quantization::Int4Group(group) = self.quantization else {
             let message = "is packed int4, but config.json has no pack-quantized quantization_config".into();
             return Err(tensor_error(&packed_name, packed, message));
         };
-        let (Some(scale), Some(shape)) = (self.take(&scale_name), self.take(&shape_name)) else {
-            let absent = [&scale_name, &shape_name].into_iter().find(|name| self.checkpoint.get(name).is_none());
-            let message = format!("is packed int4, but {} is missing", absent.unwrap_or(&scale_name));
-            return Err(tensor_error(&packed_name, packed, message));
-        };
+        let scale = self.take_part(&packed_name, packed, "packed int4", &scale_name)?;
+        let shape = self.take_part(&packed_name, packed, "packed int4", &shape_name)?;
         let matrix = format!("{} x {}", rows.origin, cols.origin);
         expect_dtype(&shape_name, shape, Dtype::I64)?;
         expect_shape(&shape_name, shape, &[2], "rows and columns")?;

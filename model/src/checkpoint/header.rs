@@ -1,7 +1,7 @@
 //! The header of a safetensors file: 8 bytes of little-endian length, that many bytes of JSON, then the tensors' data.
 //!
-//! Parsed here rather than by the `safetensors` crate because its errors carry neither tensor nor byte counts. The same
-//! rules hold: tensors cover the data without overlap, gap or rest.
+//! Parsed here rather than by the `safetensors` crate, whose errors carry no byte counts. The same rules hold: tensors
+//! cover the data without overlap, gap or rest.
 
 use std::ops::Range;
 use std::path::Path;

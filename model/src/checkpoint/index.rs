@@ -73,7 +73,7 @@ impl Index {
                 return Err(Error::Checkpoint { path: folder.join(shard), message });
             }
             if !self.shard_of.contains_key(tensor) {
-                let message = format!("{INDEX_FILE} is stale: it does not list tensor {tensor}, which {shard} holds");
+                let message = format!("stale: it does not list tensor {tensor}, which {shard} holds");
                 return Err(Error::Checkpoint { path: folder.join(INDEX_FILE), message });
             }
         }
