@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use coppice_model::source::{DraftModel, TargetModel};
+use coppice_model::{DraftModel, TargetModel};
 
 use super::model;
 use super::plan::Plan;

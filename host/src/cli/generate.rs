@@ -10,7 +10,7 @@ use super::{Outcome, interrupt, messages, output, parity};
 use crate::engine::stats::{Acceptance, LOW_TAU, Timings};
 use crate::engine::{Finish, Speculation};
 use crate::error::Result;
-use crate::report::{Environment, GenerationReport, SpeculationReport, TimingsReport};
+use crate::report::{Build, CpuEnvironment, Environment, GenerationReport, SpeculationReport, TimingsReport};
 
 /// Runs the command.
 ///
@@ -48,13 +48,14 @@ fn report(args: &GenerateArgs, plan: &Plan, loaded: &Loaded, load: Duration, ans
     if request.speculation.needs_drafter() && acceptance.is_suspicious() {
         warn_of_low_acceptance(args, &acceptance);
     }
-    let env = Environment::new(
-        loaded.session.backend_name(),
-        args.device.threads,
-        loaded.target_identity(),
-        loaded.drafter_identity(),
-        request.sampling.seed,
-    );
+    let env = Environment {
+        build: Build::new(),
+        device: loaded.session.backend_name(),
+        cpu: CpuEnvironment::new(args.device.threads),
+        model: loaded.target_identity(),
+        draft: loaded.drafter_identity(),
+        seed: request.sampling.seed,
+    };
     GenerationReport::new(
         &request.prompt,
         answer.text.clone(),

@@ -49,7 +49,7 @@ pub fn chat_template(source: &Source) -> Result<Option<ChatTemplate>> {
 /// # Errors
 /// The device cannot be used.
 pub fn backend(args: DeviceArgs) -> Result<Box<dyn Backend>> {
-    let cpu = Cpu::new(args.threads)?;
+    let cpu = Cpu::new(args.threads);
     Ok(match args.device {
         Device::Auto | Device::Cpu => Box::new(cpu),
         Device::Deferred => Box::new(Deferred::new(cpu, DEFERRED_DEPTH)),

@@ -1,6 +1,6 @@
 //! `--verify-parity`: whether drafting changed the tokens, and where.
 
-use coppice_model::source::TargetModel;
+use coppice_model::TargetModel;
 
 use super::validate::DeviceArgs;
 use super::{messages, model};

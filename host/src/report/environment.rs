@@ -7,16 +7,9 @@ use serde::Serialize;
 /// The build, the machine and the model of a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Environment {
-    /// This program's version.
-    pub version: &'static str,
-    /// The git commit it was built from, or `unknown`.
-    pub commit: &'static str,
-    /// Whether the sources differed from that commit; null where that is unknown.
-    pub dirty: Option<bool>,
-    /// The compiler.
-    pub rustc: &'static str,
-    /// Optional parts that were built in.
-    pub features: Vec<&'static str>,
+    /// The program.
+    #[serde(flatten)]
+    pub build: Build,
     /// The backend.
     pub device: &'static str,
     /// The processor.
@@ -27,6 +20,21 @@ pub struct Environment {
     pub draft: Option<ModelIdentity>,
     /// Seed of the random numbers.
     pub seed: u64,
+}
+
+/// The program and how it was called.
+#[derive(Debug, Clone, Serialize)]
+pub struct Build {
+    /// Its version.
+    pub version: &'static str,
+    /// The git commit it was built from, or `unknown`.
+    pub commit: &'static str,
+    /// Whether the sources differed from that commit; null where that is unknown.
+    pub dirty: Option<bool>,
+    /// The compiler.
+    pub rustc: &'static str,
+    /// Optional parts that were built in.
+    pub features: Vec<&'static str>,
     /// The command.
     pub argv: Vec<String>,
 }
@@ -51,15 +59,9 @@ pub struct ModelIdentity {
     pub fingerprint: String,
 }
 
-impl Environment {
+impl Build {
     /// Of this process.
-    pub fn new(
-        device: &'static str,
-        threads: usize,
-        model: ModelIdentity,
-        draft: Option<ModelIdentity>,
-        seed: u64,
-    ) -> Self {
+    pub fn new() -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION"),
             commit: env!("COPPICE_COMMIT"),
@@ -70,13 +72,15 @@ impl Environment {
             },
             rustc: env!("COPPICE_RUSTC"),
             features: features(),
-            device,
-            cpu: CpuEnvironment { model: cpu_model(), threads, simd: simd() },
-            model,
-            draft,
-            seed,
             argv: env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect(),
         }
+    }
+}
+
+impl CpuEnvironment {
+    /// Of this machine, of which `threads` threads are used.
+    pub fn new(threads: usize) -> Self {
+        Self { model: cpu_model(), threads, simd: simd() }
     }
 }
 
@@ -109,15 +113,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_build_is_named() {
-        let model = ModelIdentity { path: "m".into(), fingerprint: "0".into() };
-        let environment = Environment::new("cpu", 2, model, None, 7);
-        assert_eq!(environment.version, env!("CARGO_PKG_VERSION"));
-        assert!(environment.rustc.starts_with("rustc 1."), "{}", environment.rustc);
-        let commit = environment.commit;
+    fn the_build_and_the_machine_are_named() {
+        let build = Build::new();
+        assert_eq!(build.version, env!("CARGO_PKG_VERSION"));
+        assert!(build.rustc.starts_with("rustc 1."), "{}", build.rustc);
+        let commit = build.commit;
         assert!(commit == "unknown" || (commit.len() == 40 && commit.bytes().all(|b| b.is_ascii_hexdigit())), "{commit}");
-        assert_eq!(environment.dirty.is_none(), commit == "unknown");
-        assert!(!environment.argv.is_empty());
-        assert!(!environment.cpu.model.is_empty());
+        assert_eq!(build.dirty.is_none(), commit == "unknown");
+        assert!(!build.argv.is_empty());
+        let cpu = CpuEnvironment::new(3);
+        assert_eq!((cpu.threads, cpu.model.is_empty()), (3, false));
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{Environment, schema};
+use super::{Bytes, Environment, schema};
 use crate::backend::MemoryUse;
 use crate::engine::stats::{Acceptance, Timings};
 use crate::engine::{Generation, Speculation};
@@ -148,9 +148,9 @@ impl fmt::Display for GenerationReport {
         writeln!(
             f,
             "memory   {} weights, {} cache, {} buffers",
-            Bytes(memory.weights_bytes),
-            Bytes(memory.cache_bytes),
-            Bytes(memory.buffers_bytes)
+            Bytes(memory.weights_bytes as u64),
+            Bytes(memory.cache_bytes as u64),
+            Bytes(memory.buffers_bytes as u64)
         )?;
         writeln!(f, "load     {:.0} ms", timings.load_ms)?;
         write!(f, "prompt   {} tokens", self.prompt_token_ids.len())?;
@@ -177,37 +177,5 @@ impl fmt::Display for GenerationReport {
             }
         }
         Ok(())
-    }
-}
-
-/// A size in the largest unit of 1024 that leaves a number above one.
-pub(crate) struct Bytes(pub usize);
-
-impl fmt::Display for Bytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let units = ["KiB", "MiB", "GiB", "TiB"];
-        let mut value = self.0 as f64;
-        let mut unit = "B";
-        for larger in units {
-            if value < 1024.0 {
-                break;
-            }
-            value /= 1024.0;
-            unit = larger;
-        }
-        if unit == "B" { write!(f, "{value} B") } else { write!(f, "{value:.1} {unit}") }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_read_in_their_largest_unit() {
-        let cases =
-            [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1536, "1.5 KiB"), (5 << 30, "5.0 GiB"), (1 << 50, "1024.0 TiB")];
-        let wrong: Vec<_> = cases.iter().map(|(n, want)| (Bytes(*n).to_string(), want)).filter(|(a, b)| a != *b).collect();
-        assert!(wrong.is_empty(), "{wrong:?}");
     }
 }

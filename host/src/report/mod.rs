@@ -3,9 +3,13 @@
 
 mod environment;
 mod generation;
+mod model;
+mod size;
 
-pub use environment::{CpuEnvironment, Environment, ModelIdentity};
-pub use generation::{GenerationReport, SpeculationReport, TimingsReport};
+pub use environment::{Build, CpuEnvironment, Environment, ModelIdentity};
+pub use generation::{GenerationReport, MemoryReport, SpeculationReport, TimingsReport};
+pub use model::{ModelReport, Parameters, Role, TensorGroup};
+pub(crate) use size::Bytes;
 
 /// Names of the JSON objects, and their versions: a new one for every change that could break a reader.
 pub mod schema {
