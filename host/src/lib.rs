@@ -11,5 +11,6 @@ pub mod error;
 pub mod layers;
 pub mod report;
 pub mod sampling;
+pub mod tree;
 
 pub use error::{Error, Result};

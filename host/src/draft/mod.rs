@@ -1,5 +1,6 @@
 //! Drafters: DFlash block diffusion over the [`crate::backend::Backend`] trait, and n-gram lookup.
 
 mod dflash;
+pub mod ngram;
 
 pub use dflash::{Dflash, DflashOptions};

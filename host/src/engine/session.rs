@@ -48,6 +48,9 @@ impl Session {
         let device = backend.as_mut();
         let total = target.config.num_hidden_layers;
         let vocab = target.config.vocab_size;
+        if let Some(draft) = drafter {
+            draft.config.check_against(&target.config)?;
+        }
         let target = Target::load(device, &target.config, &target.weights, max_rows, |n| loaded(n, total))?;
         let drafter = drafter
             .map(|draft| Dflash::load(device, &draft.config, &draft.weights, options.dflash, max_rows))

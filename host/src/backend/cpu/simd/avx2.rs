@@ -1,0 +1,158 @@
+//! [`Simd`] with AVX2, FMA and F16C: a vector is a pair of registers.
+
+#![allow(unsafe_code)]
+
+use std::arch::x86_64::*;
+
+use super::{Isa, Simd};
+
+/// Proof that the CPU has AVX2, FMA and F16C.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Avx2(());
+
+impl Avx2 {
+    /// The proof, if it is true.
+    pub(crate) fn new() -> Option<Self> {
+        Isa::Avx2.is_available().then_some(Self(()))
+    }
+}
+
+/// Evaluates intrinsics.
+macro_rules! cpu {
+    ($e:expr) => {
+        // SAFETY: an `Avx2` exists only where the CPU has the features; pointers are as the method's caller promised.
+        unsafe { $e }
+    };
+}
+
+/// Applies an expression to both halves of the named vectors.
+macro_rules! halves {
+    ($($x:ident),* => $e:expr) => {
+        cpu!([
+            { $(let $x = $x[0];)* $e },
+            { $(let $x = $x[1];)* $e },
+        ])
+    };
+}
+
+type F = [__m256; 2];
+type U = [__m256i; 2];
+
+impl Simd for Avx2 {
+    type F = F;
+    type U = U;
+    const WIDE: bool = false;
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> F {
+        cpu!([_mm256_set1_ps(x); 2])
+    }
+    #[inline(always)]
+    unsafe fn load(self, p: *const f32) -> F {
+        cpu!([_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))])
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32, x: F) {
+        cpu!({
+            _mm256_storeu_ps(p, x[0]);
+            _mm256_storeu_ps(p.add(8), x[1]);
+        })
+    }
+    #[inline(always)]
+    unsafe fn load_f16(self, p: *const u16) -> F {
+        cpu!([_mm256_cvtph_ps(_mm_loadu_si128(p.cast())), _mm256_cvtph_ps(_mm_loadu_si128(p.add(8).cast()))])
+    }
+
+    #[inline(always)]
+    fn add(self, a: F, b: F) -> F {
+        halves!(a, b => _mm256_add_ps(a, b))
+    }
+    #[inline(always)]
+    fn sub(self, a: F, b: F) -> F {
+        halves!(a, b => _mm256_sub_ps(a, b))
+    }
+    #[inline(always)]
+    fn mul(self, a: F, b: F) -> F {
+        halves!(a, b => _mm256_mul_ps(a, b))
+    }
+    #[inline(always)]
+    fn div(self, a: F, b: F) -> F {
+        halves!(a, b => _mm256_div_ps(a, b))
+    }
+    #[inline(always)]
+    fn min(self, a: F, b: F) -> F {
+        halves!(a, b => _mm256_min_ps(a, b))
+    }
+    #[inline(always)]
+    fn max(self, a: F, b: F) -> F {
+        halves!(a, b => _mm256_max_ps(a, b))
+    }
+    #[inline(always)]
+    fn mul_add(self, a: F, b: F, c: F) -> F {
+        halves!(a, b, c => _mm256_fmadd_ps(a, b, c))
+    }
+    #[inline(always)]
+    fn sum(self, x: F) -> f32 {
+        cpu!({
+            let x = _mm256_add_ps(x[0], x[1]);
+            let x = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+            let x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+            _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)))
+        })
+    }
+    #[inline(always)]
+    fn quads(self, abcd: [f32; 4]) -> F {
+        let [a, b, c, d] = abcd;
+        cpu!([_mm256_set_m128(_mm_set1_ps(b), _mm_set1_ps(a)), _mm256_set_m128(_mm_set1_ps(d), _mm_set1_ps(c))])
+    }
+
+    #[inline(always)]
+    fn splat_u(self, x: u32) -> U {
+        cpu!([_mm256_set1_epi32(x.cast_signed()); 2])
+    }
+    #[inline(always)]
+    unsafe fn load_u32(self, p: *const u8) -> U {
+        cpu!([_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(32).cast())])
+    }
+    #[inline(always)]
+    unsafe fn load_u8(self, p: *const u8) -> U {
+        cpu!([_mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast())), _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.add(8).cast()))])
+    }
+    #[inline(always)]
+    fn shl<const N: u32>(self, x: U) -> U {
+        halves!(x => _mm256_sll_epi32(x, _mm_cvtsi32_si128(N.cast_signed())))
+    }
+    #[inline(always)]
+    fn shr<const N: u32>(self, x: U) -> U {
+        halves!(x => _mm256_srl_epi32(x, _mm_cvtsi32_si128(N.cast_signed())))
+    }
+    #[inline(always)]
+    fn sar<const N: u32>(self, x: U) -> U {
+        halves!(x => _mm256_sra_epi32(x, _mm_cvtsi32_si128(N.cast_signed())))
+    }
+    #[inline(always)]
+    fn and(self, a: U, b: U) -> U {
+        halves!(a, b => _mm256_and_si256(a, b))
+    }
+    #[inline(always)]
+    fn and_or(self, x: U, mask: U, bits: U) -> U {
+        halves!(x, mask, bits => _mm256_or_si256(_mm256_and_si256(x, mask), bits))
+    }
+    #[inline(always)]
+    fn add_u(self, a: U, b: U) -> U {
+        halves!(a, b => _mm256_add_epi32(a, b))
+    }
+    #[inline(always)]
+    fn nan_where_eq(self, a: U, b: U, x: F) -> F {
+        // The bits of a NaN are all ones here.
+        halves!(a, b, x => _mm256_or_ps(x, _mm256_castsi256_ps(_mm256_cmpeq_epi32(a, b))))
+    }
+    #[inline(always)]
+    fn as_f(self, x: U) -> F {
+        halves!(x => _mm256_castsi256_ps(x))
+    }
+    #[inline(always)]
+    fn as_u(self, x: F) -> U {
+        halves!(x => _mm256_castps_si256(x))
+    }
+}
