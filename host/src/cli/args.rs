@@ -15,35 +15,40 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Flags {
     /// Generate text from a prompt
+    #[command(after_help = GENERATE_NOTES)]
     Generate(Box<GenerateFlags>),
     /// Describe a model: configuration, tensors, parameters
     Inspect(InspectFlags),
     /// Write logits and hidden states of given tokens to a file
+    #[command(after_help = LOGITS_NOTES)]
     Logits(LogitsFlags),
 }
 
-/// Where the model runs.
+const GENERATE_NOTES: &str = "\
+Standard output carries the text alone, everything else goes to standard error.
+The process exits with 0 when it is done, 1 when it failed, 2 for wrong usage,
+and 130 when Ctrl-C ended it.";
+
+const LOGITS_NOTES: &str = "\
+The file gets `logits` [tokens, vocab] and, for each layer L that --hidden
+names, `hidden.L` [tokens, hidden]: the residual stream after it. All f32.";
+
+// The values carry no help of their own: with it, `--help` would turn to the long layout, three screens of it.
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Device {
-    /// The fastest there is
     Auto,
-    /// The CPU
     Cpu,
-    /// The CPU behind a queue, as a GPU would be: a test of the step
+    // The CPU behind a queue, as a GPU would be: a test of the step.
     #[value(hide = true)]
     Deferred,
 }
 
-/// How the tokens of a round are drafted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Spec {
-    /// Not at all
     None,
-    /// The drafter's best chain
     Dflash,
-    /// The drafter's most probable tree
     Ddtree,
-    /// What followed the latest tokens earlier in the text
     Ngram,
 }
 
@@ -65,7 +70,6 @@ pub struct DeviceFlags {
     pub threads: Option<usize>,
 }
 
-/// The text is all that goes to standard output, as it is generated.
 #[derive(Debug, Clone, Args)]
 pub struct GenerateFlags {
     /// Text to continue; `-` or nothing reads it from standard input
@@ -85,7 +89,9 @@ pub struct GenerateFlags {
     #[arg(long, value_name = "DIR", help_heading = "Model")]
     pub draft: Option<PathBuf>,
 
-    /// How tokens are drafted [default: ddtree, or ngram without a drafter]
+    /// How tokens are drafted: not at all, by the drafter's best chain or its
+    /// best tree, or by what followed them earlier in the text
+    /// [default: ddtree, or ngram without a drafter]
     #[arg(long, value_name = "MODE", help_heading = "Drafting")]
     pub spec: Option<Spec>,
     /// Tree nodes verified a round [default: ddtree 16, ngram 8, dflash a block]
@@ -175,7 +181,6 @@ pub struct InspectFlags {
     pub output: Option<PathBuf>,
 }
 
-/// The file gets `logits` [tokens, vocab] and, for each layer L asked for, `hidden.L` [tokens, hidden], all f32.
 #[derive(Debug, Clone, Args)]
 pub struct LogitsFlags {
     /// Model folder [default: built in]

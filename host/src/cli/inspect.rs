@@ -69,7 +69,7 @@ fn text(model: &ModelReport) -> String {
     for (key, value) in &model.config {
         let _ = writeln!(text, "{key:width$}  {}", plain(value));
     }
-    let _ = writeln!(text, "\n{}", tensor_table(model));
+    let _ = writeln!(text, "\n{}", tensor_table(model).trim_fmt());
     match model.unused.as_slice() {
         [] => text.push_str("\nno tensor is unused\n"),
         [one] => {
@@ -97,8 +97,9 @@ fn tensor_table(model: &ModelReport) -> Table {
             &group.name,
         ]);
     }
-    for index in [1, 4] {
-        if let Some(column) = table.column_mut(index) {
+    for (index, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if matches!(index, 1 | 4) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }

@@ -2,7 +2,6 @@
 
 use coppice_model::Source;
 use coppice_model::chat::ChatTemplate;
-use coppice_model::tokenizer::Tokenizer;
 
 use super::args::Device;
 use super::validate::DeviceArgs;
@@ -20,17 +19,6 @@ const DEFERRED_DEPTH: usize = 2;
 /// Prompt tokens a forward pass takes: enough that reading the weights is no longer what it waits for, few enough that
 /// Ctrl-C is heard in time.
 pub const PREFILL_CHUNK: usize = 64;
-
-/// The model's tokenizer, if it has one.
-///
-/// # Errors
-/// Its files cannot be read or used.
-pub fn tokenizer(source: &Source) -> Result<Option<Tokenizer>> {
-    let Some((path, bytes)) = source.read("tokenizer.json")? else { return Ok(None) };
-    let config = source.read(TOKENIZER_CONFIG)?;
-    let config = config.as_ref().map(|(path, bytes)| (path.as_path(), &**bytes));
-    Ok(Some(Tokenizer::from_files((&path, &bytes), config)?))
-}
 
 /// The model's chat template, if it has one.
 ///

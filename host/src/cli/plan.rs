@@ -33,10 +33,10 @@ impl Plan {
         let config = ModelConfig::load(&args.target)?;
         let drafter = args.draft.as_ref().map(|source| drafter(source, &config)).transpose()?;
         let sampling = args.sampling.over(&config.generation)?;
-        let tokenizer = model::tokenizer(&args.target)?;
+        let tokenizer = Tokenizer::load(&args.target)?;
         if tokenizer.is_none() && !args.stops.is_empty() {
             let model = args.target.path().display();
-            return Err(Error::Usage(format!("--stop needs text, but {model} has no tokenizer.json: leave it out")));
+            return Err(Error::Usage(format!("--stop needs text, but {model} has no tokenizer: leave it out")));
         }
         let prompt = prompt::ids(&args.prompt, &args.template, &args.target, tokenizer.as_ref())?;
         prompt::check(&prompt, config.vocab_size)?;

@@ -27,7 +27,7 @@ pub fn ids(
     }
     let tokenizer = tokenizer.ok_or_else(|| {
         let model = source.path().display();
-        Error::Request(format!("{model} has no tokenizer.json: give the prompt as token ids with --tokens"))
+        Error::Request(format!("{model} has no tokenizer (tokenizer.json or tiktoken.model): give the prompt as token ids with --tokens"))
     })?;
     let text = text(prompt)?;
     match template {

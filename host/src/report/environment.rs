@@ -4,6 +4,8 @@ use std::env;
 
 use serde::Serialize;
 
+use crate::backend::cpu::Isa;
+
 /// The build, the machine and the model of a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Environment {
@@ -47,7 +49,7 @@ pub struct CpuEnvironment {
     /// Threads used.
     pub threads: usize,
     /// Widest instruction set used.
-    pub simd: &'static str,
+    pub simd: String,
 }
 
 /// Which checkpoint a model is.
@@ -80,7 +82,7 @@ impl Build {
 impl CpuEnvironment {
     /// Of this machine, of which `threads` threads are used.
     pub fn new(threads: usize) -> Self {
-        Self { model: cpu_model(), threads, simd: simd() }
+        Self { model: cpu_model(), threads, simd: Isa::detect().to_string() }
     }
 }
 
@@ -93,19 +95,6 @@ fn cpu_model() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
     name.map_or_else(|| "unknown".to_owned(), |(_, name)| name.trim().to_owned())
-}
-
-fn simd() -> &'static str {
-    #[cfg(target_arch = "x86_64")]
-    {
-        if std::arch::is_x86_feature_detected!("avx512f") {
-            return "avx512";
-        }
-        if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
-            return "avx2";
-        }
-    }
-    "baseline"
 }
 
 #[cfg(test)]

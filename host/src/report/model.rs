@@ -256,7 +256,7 @@ fn target_config(config: &ModelConfig) -> Map<String, Value> {
             ("n_group", json!(moe.n_group)),
             ("topk_group", json!(moe.topk_group)),
             ("norm_topk_prob", json!(moe.norm_topk_prob)),
-            ("routed_scaling_factor", json!(moe.routed_scaling_factor)),
+            ("routed_scaling_factor", single(moe.routed_scaling_factor)),
         ]));
     }
     map.extend(object([
@@ -266,7 +266,7 @@ fn target_config(config: &ModelConfig) -> Map<String, Value> {
         ("qk_nope_head_dim", json!(attention.nope)),
         ("qk_rope_head_dim", json!(attention.rope)),
         ("v_head_dim", json!(attention.v)),
-        ("rms_norm_eps", json!(config.rms_norm_eps)),
+        ("rms_norm_eps", single(config.rms_norm_eps)),
         ("rope", rope(&config.rope)),
         ("max_position_embeddings", json!(config.max_position_embeddings)),
         ("tie_word_embeddings", json!(config.tie_word_embeddings)),
@@ -280,10 +280,10 @@ fn target_config(config: &ModelConfig) -> Map<String, Value> {
                 Quantization::Int4Group(group) => json!(format!("int4, groups of {group}")),
             },
         ),
-        ("temperature", json!(config.generation.temperature)),
+        ("temperature", single(config.generation.temperature)),
         ("top_k", json!(config.generation.top_k)),
-        ("top_p", json!(config.generation.top_p)),
-        ("min_p", json!(config.generation.min_p)),
+        ("top_p", single(config.generation.top_p)),
+        ("min_p", single(config.generation.min_p)),
     ]));
     map
 }
@@ -298,12 +298,17 @@ fn draft_config(config: &DraftConfig) -> Map<String, Value> {
         ("num_attention_heads", json!(config.heads)),
         ("num_key_value_heads", json!(config.kv_heads)),
         ("head_dim", json!(config.head_dim)),
-        ("rms_norm_eps", json!(config.rms_norm_eps)),
+        ("rms_norm_eps", single(config.rms_norm_eps)),
         ("rope", rope(&config.rope)),
         ("block_size", json!(config.block_size)),
         ("mask_token_id", json!(config.mask_token_id)),
         ("target_layer_ids", json!(config.target_layer_ids)),
     ])
+}
+
+/// A single-precision number as it was written: `json!` would show the digits of its double.
+fn single(value: f32) -> Value {
+    json!(value.to_string().parse::<f64>().ok())
 }
 
 fn rope(config: &RopeConfig) -> Value {

@@ -1,0 +1,279 @@
+//! The arithmetic of attention over one cut of the queries: scores by tiles of 32 keys, online softmax, weighted sum of
+//! the values.
+//!
+//! Every score is one chain of multiply-adds over the key's elements in order, and every output element one chain over
+//! the keys in order, so the company of other queries changes no bit.
+
+#![allow(unsafe_code)]
+
+use super::attention::{Batch, KeyPart, Keys, whole_tiles};
+use super::cache::TILE;
+use super::simd::{LANES, Simd, kernel};
+
+/// Vectors that hold one number for each key of a tile.
+const VECTORS: usize = TILE / LANES;
+
+/// A cut: consecutive queries of one key head.
+#[derive(Debug)]
+pub(super) struct Queries<'a> {
+    /// The key head.
+    pub(super) head: usize,
+    /// Number of the first query among `[heads of the key head, rows]`.
+    pub(super) first: usize,
+    /// `[queries, key width]`.
+    pub(super) q: &'a [f32],
+    /// `[queries, value stride]`.
+    pub(super) out: &'a mut [f32],
+}
+
+kernel! {
+    /// Computes `queries.out`.
+    pub(super) fn run(keys: &Keys<'_>, batch: &Batch<'_>, queries: &mut Queries<'_>) = run_body
+}
+
+#[inline(always)]
+fn run_body<S: Simd>(s: S, keys: &Keys, batch: &Batch, queries: &mut Queries) {
+    // Sums of R queries, two vectors each, and what they are summed from, stay in registers.
+    if S::WIDE { run_by::<S, 4>(s, keys, batch, queries) } else { run_by::<S, 2>(s, keys, batch, queries) }
+}
+
+/// `R` queries at a time.
+#[inline(always)]
+fn run_by<S: Simd, const R: usize>(s: S, keys: &Keys, batch: &Batch, queries: &mut Queries) {
+    let (width, stride) = (keys.width(), keys.values.stride());
+    let count = queries.q.len() / width;
+    queries.out.fill(0.0);
+    let Queries { head, first, q, ref mut out } = *queries;
+    let softmax = vec![Softmax { max: f32::NEG_INFINITY, sums: [0.0; TILE] }; count];
+    let mut cut = Cut { s, batch, head, first, q, out, width, stride, softmax };
+    let mut transposed = Vec::new();
+    let whole = count / R * R;
+
+    // Tiles that hold context only: every query that sees them sees them alike.
+    let base = whole_tiles(batch.context);
+    let first = (0..count).map(|query| batch.first(cut.row(query))).min().unwrap_or(base);
+    for index in first / TILE..base / TILE {
+        let tile = KeyTile::new(keys, head, index, &mut transposed);
+        (0..whole).step_by(R).for_each(|query| cut.attend::<R>(query, &tile));
+        (whole..count).for_each(|query| cut.attend::<1>(query, &tile));
+    }
+
+    // The rest: scores by slot, then each query goes through its own keys by position.
+    let end = (0..count).map(|query| batch.slots(cut.row(query))).max().unwrap_or(base);
+    let tiles = (end - base).div_ceil(TILE);
+    let mut scores = vec![[0.0; TILE]; count * tiles];
+    for index in 0..tiles {
+        let tile = KeyTile::new(keys, head, base / TILE + index, &mut transposed);
+        for query in (0..whole).step_by(R) {
+            let part = cut.score::<R>(query, &tile);
+            (0..R).for_each(|r| scores[(query + r) * tiles + index] = part[r]);
+        }
+        for query in whole..count {
+            [scores[query * tiles + index]] = cut.score::<1>(query, &tile);
+        }
+    }
+    let mut slots = Vec::new();
+    for query in 0..count {
+        batch.tail(cut.row(query), base, &mut slots);
+        cut.attend_tail(query, base, &slots, &scores[query * tiles..(query + 1) * tiles], keys);
+    }
+}
+
+/// A tile of keys and values.
+struct KeyTile<'a> {
+    /// Position of the first key.
+    position: usize,
+    /// Elements of the keys `[width of the part, 32]`, in two parts.
+    keys: [&'a [f32]; 2],
+    /// Values, `stride` apart.
+    values: &'a [f32],
+}
+
+impl<'a> KeyTile<'a> {
+    /// Tile `index` of `head`; keys that are stored as rows are transposed into `transposed`.
+    #[inline(always)]
+    fn new(keys: &Keys<'a>, head: usize, index: usize, transposed: &'a mut Vec<f32>) -> Self {
+        let position = index * TILE;
+        let first = match keys.first {
+            KeyPart::Tiles(tiles) => tiles.tile(head, index),
+            KeyPart::Rows(rows) => {
+                transposed.resize(rows.width() * TILE, 0.0);
+                for (lane, row) in rows.from(head, position).chunks_exact(rows.stride()).take(TILE).enumerate() {
+                    transposed[lane..].iter_mut().step_by(TILE).zip(row).for_each(|(to, from)| *to = *from);
+                }
+                transposed
+            }
+        };
+        let second = keys.second.map_or(&[][..], |tiles| tiles.tile(head, index));
+        Self { position, keys: [first, second], values: keys.values.from(head, position) }
+    }
+}
+
+/// Running state of a query's softmax.
+#[derive(Debug, Clone, Copy)]
+struct Softmax {
+    max: f32,
+    /// Sums of exponentials by position modulo 32.
+    sums: [f32; TILE],
+}
+
+/// A cut under way.
+struct Cut<'a, S> {
+    s: S,
+    batch: &'a Batch<'a>,
+    head: usize,
+    first: usize,
+    q: &'a [f32],
+    out: &'a mut [f32],
+    width: usize,
+    stride: usize,
+    softmax: Vec<Softmax>,
+}
+
+impl<S: Simd> Cut<'_, S> {
+    /// The row of a query.
+    #[inline(always)]
+    fn row(&self, query: usize) -> usize {
+        (self.first + query) % self.batch.rows
+    }
+
+    /// Scores of `R` queries from `query` on against one tile.
+    #[inline(always)]
+    fn score<const R: usize>(&self, query: usize, tile: &KeyTile) -> [[f32; TILE]; R] {
+        let split = tile.keys[0].len() / TILE;
+        let q: [&[f32]; R] = std::array::from_fn(|r| &self.q[(query + r) * self.width..][..self.width]);
+        let mut sums = [[self.s.splat(0.0); VECTORS]; R];
+        panel(self.s, q.map(|q| &q[..split]), tile.keys[0], TILE, &mut sums);
+        panel(self.s, q.map(|q| &q[split..]), tile.keys[1], TILE, &mut sums);
+        let mut scores = [[0.0; TILE]; R];
+        scores.iter_mut().zip(sums).for_each(|(scores, sums)| store(self.s, scores, sums));
+        scores
+    }
+
+    /// Takes a tile of context into `R` queries.
+    #[inline(always)]
+    fn attend<const R: usize>(&mut self, query: usize, tile: &KeyTile) {
+        let mut weights = self.score::<R>(query, tile);
+        for (r, weights) in weights.iter_mut().enumerate() {
+            let hidden = self.batch.first(self.row(query + r)).saturating_sub(tile.position);
+            self.weigh(query + r, hidden..TILE, weights);
+        }
+        let weights = weights.each_ref().map(|weights| &weights[..]);
+        for column in (0..self.stride).step_by(TILE) {
+            let start = |r: usize| (query + r) * self.stride + column;
+            let mut sums: [_; R] = std::array::from_fn(|r| load(self.s, &self.out[start(r)..]));
+            panel(self.s, weights, &tile.values[column..], self.stride, &mut sums);
+            (0..R).for_each(|r| store(self.s, &mut self.out[start(r)..], sums[r]));
+        }
+    }
+
+    /// Takes the keys at positions from `base` on, which are in `slots`, into one query, and ends it.
+    #[inline(always)]
+    fn attend_tail(&mut self, query: usize, base: usize, slots: &[usize], scores: &[[f32; TILE]], keys: &Keys) {
+        let (s, first) = (self.s, self.batch.first(self.row(query)));
+        for (index, slots) in slots.chunks(TILE).enumerate() {
+            let mut weights = [0.0; TILE];
+            for (weight, slot) in weights.iter_mut().zip(slots) {
+                *weight = scores[(slot - base) / TILE][slot % TILE];
+            }
+            let hidden = first.saturating_sub(base + index * TILE);
+            self.weigh(query, hidden..slots.len(), &mut weights);
+            for column in (0..self.stride).step_by(TILE) {
+                let out = &mut self.out[query * self.stride + column..];
+                let mut sums = load(s, out);
+                for (weight, slot) in weights.iter().zip(slots) {
+                    let (weight, value) = (s.splat(*weight), load(s, &keys.values.from(self.head, *slot)[column..]));
+                    sums = std::array::from_fn(|i| s.mul_add(weight, value[i], sums[i]));
+                }
+                store(s, out, sums);
+            }
+        }
+        let [a, b] = load(s, &self.softmax[query].sums);
+        let total = s.sum(s.add(a, b));
+        self.out[query * self.stride..][..self.stride].iter_mut().for_each(|out| *out /= total);
+    }
+
+    /// One step of the online softmax: scores become weights, 0 outside `visible`; what was summed before is scaled to
+    /// the new maximum.
+    #[inline(always)]
+    fn weigh(&mut self, query: usize, visible: std::ops::Range<usize>, scores: &mut [f32; TILE]) {
+        let (s, Softmax { max, sums }) = (self.s, &mut self.softmax[query]);
+        let hide = |scores: &mut [f32; TILE], value: f32| {
+            scores[..visible.start.min(TILE)].fill(value);
+            scores[visible.end..].fill(value);
+        };
+        hide(scores, f32::NEG_INFINITY);
+        let [a, b] = load(s, scores);
+        let mut lanes = [0.0; LANES];
+        // SAFETY: sixteen f32.
+        unsafe { s.store(lanes.as_mut_ptr(), s.max(a, b)) };
+        let larger = lanes.iter().fold(*max, |max, x| if *x > max { *x } else { max });
+        // Nothing has been seen: there is no maximum to subtract.
+        let shift = s.splat(if larger == f32::NEG_INFINITY { 0.0 } else { larger });
+        store(s, scores, [a, b].map(|x| exp(s, s.sub(x, shift))));
+        hide(scores, 0.0);
+        let decay = exp(s, s.sub(s.splat(*max), shift));
+        let (old, new) = (load(s, &*sums), load(s, scores));
+        store(s, sums, std::array::from_fn(|i| s.mul_add(old[i], decay, new[i])));
+        if larger != *max {
+            for out in self.out[query * self.stride..][..self.stride].chunks_exact_mut(TILE) {
+                let scaled = load(s, out).map(|x| s.mul(x, decay));
+                store(s, out, scaled);
+            }
+        }
+        *max = larger;
+    }
+}
+
+/// `sums[r] += sum over k of a[r][k] * b[k * stride ..][..32]`, k ascending.
+#[inline(always)]
+fn panel<S: Simd, const R: usize>(s: S, a: [&[f32]; R], b: &[f32], stride: usize, sums: &mut [[S::F; VECTORS]; R]) {
+    let count = a.first().map_or(0, |a| a.len());
+    assert!(a.iter().all(|a| a.len() == count) && (count == 0 || b.len() >= (count - 1) * stride + TILE));
+    let mut local = *sums;
+    for k in 0..count {
+        // SAFETY: the last row starts at (count - 1) * stride and 32 elements follow, as asserted.
+        let row: [_; VECTORS] = std::array::from_fn(|i| unsafe { s.load(b.as_ptr().add(k * stride + i * LANES)) });
+        for r in 0..R {
+            let factor = s.splat(a[r][k]);
+            local[r] = std::array::from_fn(|i| s.mul_add(factor, row[i], local[r][i]));
+        }
+    }
+    *sums = local;
+}
+
+/// The first 32 elements.
+#[inline(always)]
+fn load<S: Simd>(s: S, x: &[f32]) -> [S::F; VECTORS] {
+    let x = &x[..TILE];
+    // SAFETY: sixteen f32 from each multiple of sixteen below 32.
+    std::array::from_fn(|i| unsafe { s.load(x.as_ptr().add(i * LANES)) })
+}
+
+/// Writes the first 32 elements.
+#[inline(always)]
+fn store<S: Simd>(s: S, x: &mut [f32], values: [S::F; VECTORS]) {
+    let x = &mut x[..TILE];
+    for (i, value) in values.into_iter().enumerate() {
+        // SAFETY: sixteen f32 from each multiple of sixteen below 32.
+        unsafe { s.store(x.as_mut_ptr().add(i * LANES), value) };
+    }
+}
+
+/// e^x for x <= 0, within 2 units in the last place; e^-87 below -87, NaN for NaN. Reduction and polynomial of Cephes.
+#[inline(always)]
+fn exp<S: Simd>(s: S, x: S::F) -> S::F {
+    // Adding this rounds to an integer, which is then in the low bits.
+    const ROUND: f32 = 12_582_912.0;
+    let x = s.max(s.splat(-87.0), x);
+    let rounded = s.mul_add(x, s.splat(std::f32::consts::LOG2_E), s.splat(ROUND));
+    let power = s.as_f(s.add_u(s.shl::<23>(s.as_u(rounded)), s.splat_u(1.0f32.to_bits())));
+    let whole = s.sub(rounded, s.splat(ROUND));
+    let r = s.mul_add(whole, s.splat(-0.693_359_4), x);
+    let r = s.mul_add(whole, s.splat(2.121_944_4e-4), r);
+    let mut p = s.splat(1.987_569_1e-4);
+    for coefficient in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_6e-1, 0.5] {
+        p = s.mul_add(p, r, s.splat(coefficient));
+    }
+    s.mul(s.add(s.mul_add(p, s.mul(r, r), r), s.splat(1.0)), power)
+}
