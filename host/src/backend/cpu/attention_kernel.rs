@@ -3,6 +3,9 @@
 //!
 //! Every score is one chain of multiply-adds over the key's elements in order, and every output element one chain over
 //! the keys in order, so the company of other queries changes no bit.
+//!
+//! Vectors are handled in `for` loops and `#[inline(always)]` functions only: a closure that the compiler leaves on its own
+//! is compiled without the instruction set.
 
 #![allow(unsafe_code)]
 
@@ -54,8 +57,12 @@ fn run_by<S: Simd, const R: usize>(s: S, keys: &Keys, batch: &Batch, queries: &m
     let first = (0..count).map(|query| batch.first(cut.row(query))).min().unwrap_or(base);
     for index in first / TILE..base / TILE {
         let tile = KeyTile::new(keys, head, index, &mut transposed);
-        (0..whole).step_by(R).for_each(|query| cut.attend::<R>(query, &tile));
-        (whole..count).for_each(|query| cut.attend::<1>(query, &tile));
+        for query in (0..whole).step_by(R) {
+            cut.attend::<R>(query, &tile);
+        }
+        for query in whole..count {
+            cut.attend::<1>(query, &tile);
+        }
     }
 
     // The rest: scores by slot, then each query goes through its own keys by position.
@@ -66,7 +73,9 @@ fn run_by<S: Simd, const R: usize>(s: S, keys: &Keys, batch: &Batch, queries: &m
         let tile = KeyTile::new(keys, head, base / TILE + index, &mut transposed);
         for query in (0..whole).step_by(R) {
             let part = cut.score::<R>(query, &tile);
-            (0..R).for_each(|r| scores[(query + r) * tiles + index] = part[r]);
+            for (r, part) in part.into_iter().enumerate() {
+                scores[(query + r) * tiles + index] = part;
+            }
         }
         for query in whole..count {
             [scores[query * tiles + index]] = cut.score::<1>(query, &tile);
@@ -146,7 +155,9 @@ impl<S: Simd> Cut<'_, S> {
         panel(self.s, q.map(|q| &q[..split]), tile.keys[0], TILE, &mut sums);
         panel(self.s, q.map(|q| &q[split..]), tile.keys[1], TILE, &mut sums);
         let mut scores = [[0.0; TILE]; R];
-        scores.iter_mut().zip(sums).for_each(|(scores, sums)| store(self.s, scores, sums));
+        for r in 0..R {
+            store(self.s, &mut scores[r], sums[r]);
+        }
         scores
     }
 
@@ -160,10 +171,14 @@ impl<S: Simd> Cut<'_, S> {
         }
         let weights = weights.each_ref().map(|weights| &weights[..]);
         for column in (0..self.stride).step_by(TILE) {
-            let start = |r: usize| (query + r) * self.stride + column;
-            let mut sums: [_; R] = std::array::from_fn(|r| load(self.s, &self.out[start(r)..]));
+            let mut sums = [[self.s.splat(0.0); VECTORS]; R];
+            for (r, sums) in sums.iter_mut().enumerate() {
+                *sums = load(self.s, &self.out[(query + r) * self.stride + column..]);
+            }
             panel(self.s, weights, &tile.values[column..], self.stride, &mut sums);
-            (0..R).for_each(|r| store(self.s, &mut self.out[start(r)..], sums[r]));
+            for (r, sums) in sums.into_iter().enumerate() {
+                store(self.s, &mut self.out[(query + r) * self.stride + column..], sums);
+            }
         }
     }
 
@@ -182,8 +197,8 @@ impl<S: Simd> Cut<'_, S> {
                 let out = &mut self.out[query * self.stride + column..];
                 let mut sums = load(s, out);
                 for (weight, slot) in weights.iter().zip(slots) {
-                    let (weight, value) = (s.splat(*weight), load(s, &keys.values.from(self.head, *slot)[column..]));
-                    sums = std::array::from_fn(|i| s.mul_add(weight, value[i], sums[i]));
+                    let value = load(s, &keys.values.from(self.head, *slot)[column..]);
+                    sums = mul_add(s, s.splat(*weight), value, sums);
                 }
                 store(s, out, sums);
             }
@@ -210,15 +225,15 @@ impl<S: Simd> Cut<'_, S> {
         let larger = lanes.iter().fold(*max, |max, x| if *x > max { *x } else { max });
         // Nothing has been seen: there is no maximum to subtract.
         let shift = s.splat(if larger == f32::NEG_INFINITY { 0.0 } else { larger });
-        store(s, scores, [a, b].map(|x| exp(s, s.sub(x, shift))));
+        store(s, scores, [exp(s, s.sub(a, shift)), exp(s, s.sub(b, shift))]);
         hide(scores, 0.0);
         let decay = exp(s, s.sub(s.splat(*max), shift));
-        let (old, new) = (load(s, &*sums), load(s, scores));
-        store(s, sums, std::array::from_fn(|i| s.mul_add(old[i], decay, new[i])));
+        let sum = mul_add(s, decay, load(s, sums), load(s, scores));
+        store(s, sums, sum);
         if larger != *max {
             for out in self.out[query * self.stride..][..self.stride].chunks_exact_mut(TILE) {
-                let scaled = load(s, out).map(|x| s.mul(x, decay));
-                store(s, out, scaled);
+                let [a, b] = load(s, out);
+                store(s, out, [s.mul(a, decay), s.mul(b, decay)]);
             }
         }
         *max = larger;
@@ -233,30 +248,43 @@ fn panel<S: Simd, const R: usize>(s: S, a: [&[f32]; R], b: &[f32], stride: usize
     let mut local = *sums;
     for k in 0..count {
         // SAFETY: the last row starts at (count - 1) * stride and 32 elements follow, as asserted.
-        let row: [_; VECTORS] = std::array::from_fn(|i| unsafe { s.load(b.as_ptr().add(k * stride + i * LANES)) });
+        let row = unsafe { load_at(s, b.as_ptr().add(k * stride)) };
         for r in 0..R {
-            let factor = s.splat(a[r][k]);
-            local[r] = std::array::from_fn(|i| s.mul_add(factor, row[i], local[r][i]));
+            local[r] = mul_add(s, s.splat(a[r][k]), row, local[r]);
         }
     }
     *sums = local;
 }
 
+/// `a * b + c`.
+#[inline(always)]
+fn mul_add<S: Simd>(s: S, a: S::F, b: [S::F; VECTORS], c: [S::F; VECTORS]) -> [S::F; VECTORS] {
+    [s.mul_add(a, b[0], c[0]), s.mul_add(a, b[1], c[1])]
+}
+
 /// The first 32 elements.
 #[inline(always)]
 fn load<S: Simd>(s: S, x: &[f32]) -> [S::F; VECTORS] {
-    let x = &x[..TILE];
-    // SAFETY: sixteen f32 from each multiple of sixteen below 32.
-    std::array::from_fn(|i| unsafe { s.load(x.as_ptr().add(i * LANES)) })
+    // SAFETY: a slice of 32 f32.
+    unsafe { load_at(s, x[..TILE].as_ptr()) }
+}
+
+/// # Safety
+/// 32 f32 are readable at `p`.
+#[inline(always)]
+unsafe fn load_at<S: Simd>(s: S, p: *const f32) -> [S::F; VECTORS] {
+    // SAFETY: the caller's promise.
+    unsafe { [s.load(p), s.load(p.add(LANES))] }
 }
 
 /// Writes the first 32 elements.
 #[inline(always)]
-fn store<S: Simd>(s: S, x: &mut [f32], values: [S::F; VECTORS]) {
-    let x = &mut x[..TILE];
-    for (i, value) in values.into_iter().enumerate() {
-        // SAFETY: sixteen f32 from each multiple of sixteen below 32.
-        unsafe { s.store(x.as_mut_ptr().add(i * LANES), value) };
+fn store<S: Simd>(s: S, x: &mut [f32], [a, b]: [S::F; VECTORS]) {
+    let p = x[..TILE].as_mut_ptr();
+    // SAFETY: a slice of 32 f32.
+    unsafe {
+        s.store(p, a);
+        s.store(p.add(LANES), b);
     }
 }
 

@@ -45,6 +45,7 @@ use crate::error::{Error, Result};
 
 pub use self::mla::MlaForm;
 pub use self::simd::Isa;
+pub use self::simd::Isa;
 
 /// The backend's name.
 const NAME: &str = "cpu";
@@ -56,6 +57,8 @@ pub struct CpuOptions {
     pub threads: usize,
     /// What latent attention caches; `None`: the cheaper for each layer's shape.
     pub mla_form: Option<MlaForm>,
+    /// Instruction set; `None`: the widest this CPU has.
+    pub isa: Option<Isa>,
 }
 
 /// The CPU backend.
@@ -71,10 +74,10 @@ pub struct Cpu {
     draft_attentions: Arena<DraftLayer>,
     tensors: Arena<Activations>,
     rows: Arena<RowSet>,
-    routes: Arena<RouteTable>,
+    /// Room for rows, and the choices.
+    routes: Arena<(usize, RouteTable)>,
     sequences: Arena<SequenceState>,
     mlp_scratch: mlp::Scratch,
-    expert_scratch: experts::Scratch,
     attention_scratch: [Vec<f32>; 2],
     weight_bytes: usize,
     /// An operation failed: those after it are not run until the next [`Op::Begin`].
@@ -92,7 +95,10 @@ impl Cpu {
     pub fn with_options(options: CpuOptions) -> Self {
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         Self {
-            pool: Pool::new(if options.threads == 0 { cores() } else { options.threads }),
+            pool: Pool::with_isa(
+                if options.threads == 0 { cores() } else { options.threads },
+                options.isa.unwrap_or_else(Isa::detect),
+            ),
             mla_form: options.mla_form,
             matrices: Arena::new("matrix"),
             vectors: Arena::new("vector"),
@@ -106,7 +112,6 @@ impl Cpu {
             routes: Arena::new("routes"),
             sequences: Arena::new("sequence"),
             mlp_scratch: mlp::Scratch::default(),
-            expert_scratch: experts::Scratch::default(),
             attention_scratch: Default::default(),
             weight_bytes: 0,
             failed: false,
@@ -217,11 +222,13 @@ impl Backend for Cpu {
     }
 
     fn mlp(&mut self, weights: &SwigluWeights) -> Result<Mlp> {
+        check_swiglu(weights, weights.gate.cols).map_err(|message| error("mlp", &message))?;
         self.weight_bytes += swiglu_bytes(weights);
         Ok(Mlp(self.mlps.push(weights.clone())))
     }
 
     fn moe(&mut self, config: &MoeConfig, weights: &MoeWeights) -> Result<Moe> {
+        check_moe(weights).map_err(|message| error("moe", &message))?;
         let experts = weights.experts.iter().chain(&weights.shared).map(swiglu_bytes).sum::<usize>();
         self.weight_bytes += experts + weights.router.bytes() + size_of_val(weights.bias.as_slice());
         Ok(Moe(self.moes.push((config.clone(), weights.clone()))))
@@ -256,7 +263,7 @@ impl Backend for Cpu {
     }
 
     fn routes(&mut self, capacity: usize) -> Result<Routes> {
-        Ok(Routes(self.routes.push(RouteTable::with_capacity(capacity))))
+        Ok(Routes(self.routes.push((capacity, RouteTable::default()))))
     }
 
     fn sequence(&mut self, spec: &SequenceSpec) -> Result<Sequence> {
@@ -309,4 +316,26 @@ impl Backend for Cpu {
 
 fn swiglu_bytes(weights: &SwigluWeights) -> usize {
     weights.gate.bytes() + weights.up.bytes() + weights.down.bytes()
+}
+
+/// Checks an MLP over `hidden` inputs and outputs.
+fn check_swiglu(weights: &SwigluWeights, hidden: usize) -> std::result::Result<(), String> {
+    let inter = weights.gate.rows;
+    let shapes = [(&weights.gate, [inter, hidden]), (&weights.up, [inter, hidden]), (&weights.down, [hidden, inter])];
+    match shapes.into_iter().find(|(weight, shape)| [weight.rows, weight.cols] != *shape) {
+        Some((weight, shape)) => {
+            Err(format!("{} has shape {:?}, expected {shape:?}", weight.name, [weight.rows, weight.cols]))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Checks a mixture-of-experts layer.
+fn check_moe(weights: &MoeWeights) -> std::result::Result<(), String> {
+    let (router, experts) = (&weights.router, weights.experts.len());
+    if [router.rows, weights.bias.len()] != [experts; 2] {
+        let found = (router.rows, weights.bias.len());
+        return Err(format!("{} and its bias are for {found:?} experts, expected {experts}", router.name));
+    }
+    weights.experts.iter().chain(&weights.shared).try_for_each(|expert| check_swiglu(expert, router.cols))
 }

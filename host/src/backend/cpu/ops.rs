@@ -185,15 +185,20 @@ impl Cpu {
     pub(super) fn route(&mut self, rows: Rows, moe: Moe, x: Tensor, routes: Routes) -> Result<()> {
         let (rows, (config, weights)) = (self.rows.get(rows.0)?.len(), self.moes.get(moe.0)?);
         let x = self.tensors.read(Operand::new("x", x, rows, weights.router.cols))?;
-        let routes = self.routes.get_mut(routes.0)?;
+        let (capacity, routes) = self.routes.get_mut(routes.0)?;
+        if rows > *capacity {
+            return Err(format!("routes have room for {capacity} rows, expected at least {rows}"));
+        }
         route::route(&self.pool, config, &weights.router, &weights.bias, x, rows, routes)
-            .map_err(|error| format!("{}: {error}", weights.router.name))
     }
 
     pub(super) fn experts(&mut self, rows: Rows, moe: Moe, x: Tensor, routes: Routes, out: Tensor) -> Result<()> {
         let (rows, (config, weights)) = (self.rows.get(rows.0)?.len(), self.moes.get(moe.0)?);
-        let (pool, scratch, routes) = (&self.pool, &mut self.expert_scratch, self.routes.get(routes.0)?);
+        let (pool, scratch, (_, routes)) = (&self.pool, &mut self.mlp_scratch, self.routes.get(routes.0)?);
         let hidden = weights.router.cols;
+        if routes.ids.len() != rows * routes.k || routes.ids.iter().any(|id| *id as usize >= weights.experts.len()) {
+            return Err(format!("routes are not those of {rows} rows under {}", weights.router.name));
+        }
         self.tensors.write(Operand::new("out", out, rows, hidden), |tensors, out| {
             let x = tensors.read(Operand::new("x", x, rows, hidden))?;
             experts::experts(pool, config, weights, x, rows, routes, scratch, out);
