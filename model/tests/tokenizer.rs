@@ -24,7 +24,7 @@ fn tiny_json() -> Value {
 /// A tokenizer from the files' content; the message of the error if there is one.
 fn load(tokenizer: &[u8], config: Option<&[u8]>) -> Result<Tokenizer, String> {
     let config = config.map(|bytes| (Path::new("dir/tokenizer_config.json"), bytes));
-    Tokenizer::from_files((Path::new("dir/tokenizer.json"), tokenizer), config).map_err(|e| e.to_string())
+    Tokenizer::from_json((Path::new("dir/tokenizer.json"), tokenizer), config).map_err(|e| e.to_string())
 }
 
 fn load_values(tokenizer: &Value, config: Option<&Value>) -> Result<Tokenizer, String> {

@@ -18,6 +18,8 @@ pub(crate) struct TokenizerConfig {
     pub add_bos_token: Option<bool>,
     /// Text of the special tokens by key, such as `bos_token`.
     pub special_tokens: Vec<(&'static str, String)>,
+    /// `added_tokens_decoder` as it stands: ids to special tokens, which tokenizer.json has itself.
+    pub added_tokens_decoder: Option<Value>,
     /// `chat_template` as it stands: a string, or a list of `{name, template}`.
     pub chat_template: Option<Value>,
 }
@@ -55,7 +57,13 @@ impl TokenizerConfig {
                 },
             ));
         }
-        Ok(Self { add_bos_token, special_tokens, chat_template: set("chat_template").cloned() })
+        let (chat_template, added_tokens_decoder) = (set("chat_template"), set("added_tokens_decoder"));
+        Ok(Self {
+            add_bos_token,
+            special_tokens,
+            added_tokens_decoder: added_tokens_decoder.cloned(),
+            chat_template: chat_template.cloned(),
+        })
     }
 
     /// Text of the special token under `key`.

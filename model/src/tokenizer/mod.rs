@@ -4,6 +4,7 @@ mod decoder;
 mod json;
 mod stream;
 mod table;
+mod tiktoken;
 
 pub(crate) mod config;
 
@@ -13,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 pub use stream::TextStream;
 
-use crate::{Error, Result};
+use crate::{Error, Result, Source};
 use config::TokenizerConfig;
 use table::TokenTable;
 
@@ -52,6 +53,23 @@ pub struct Encoded {
 }
 
 impl Tokenizer {
+    /// The tokenizer of a model: its `tokenizer.json` or, where there is none, its `tiktoken.model`, with what
+    /// `tokenizer_config.json` says; `None` if it has neither.
+    ///
+    /// # Errors
+    /// Those of [`Source::read`], [`from_json`](Self::from_json) and [`from_tiktoken`](Self::from_tiktoken).
+    pub fn load(source: &Source) -> Result<Option<Self>> {
+        let config = source.read("tokenizer_config.json")?;
+        let config = config.as_ref().map(|(path, bytes)| (path.as_path(), bytes.as_ref()));
+        if let Some((path, bytes)) = source.read("tokenizer.json")? {
+            return Self::from_json((&path, &bytes), config).map(Some);
+        }
+        if let Some((path, bytes)) = source.read("tiktoken.model")? {
+            return Self::from_tiktoken((&path, &bytes), config).map(Some);
+        }
+        Ok(None)
+    }
+
     /// A tokenizer from the path and bytes of `tokenizer.json` and, where the model has one, of `tokenizer_config.json`.
     ///
     /// `add_bos_token` of the config decides whether BOS is added to raw text; where it is silent, the post-processor of
@@ -60,16 +78,43 @@ impl Tokenizer {
     /// # Errors
     /// [`Error::Tokenizer`] if tokenizer.json is malformed or its decoder has no bytes a token; [`Error::Config`] if
     /// tokenizer_config.json is malformed, or its BOS token is missing or not in the vocabulary.
-    pub fn from_files(tokenizer: (&Path, &[u8]), config: Option<(&Path, &[u8])>) -> Result<Self> {
-        let (path, bytes) = tokenizer;
-        let Parts { encoder, tokens, prefix } =
-            json::load(bytes).map_err(|message| Error::Tokenizer { path: path.to_owned(), message })?;
+    pub fn from_json(tokenizer: (&Path, &[u8]), config: Option<(&Path, &[u8])>) -> Result<Self> {
+        let parts = json::load(tokenizer.1).map_err(|message| refused(tokenizer.0, message))?;
+        let config = config.map(|(path, bytes)| Ok((path, TokenizerConfig::parse(path, bytes)?))).transpose()?;
+        Self::new(tokenizer.0, parts, config)
+    }
+
+    /// A tokenizer from the path and bytes of Kimi's `tiktoken.model` and, where the model has one, of
+    /// `tokenizer_config.json`.
+    ///
+    /// The ids are those of the published `TikTokenTokenizer` under Hugging Face: the 256 ids after the ranks are special
+    /// tokens, named by `added_tokens_decoder` or else `<|reserved_token_N|>`; their names are recognised in raw text as
+    /// in a chat template's output, and BOS is not added unless `add_bos_token` says so. Of a text over 400,000
+    /// characters, or 25,000 consecutive characters that are all whitespace or all not, ids are those of its parts, cut as
+    /// the published code cuts.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] with the line if tiktoken.model is malformed, has a rank or token twice, lacks a rank or one of
+    /// the 256 bytes, or goes beyond the first id that the config names; [`Error::Config`] if tokenizer_config.json is
+    /// malformed, names an id beyond the special ones, or has a BOS token that is missing or not in the vocabulary.
+    pub fn from_tiktoken(tokenizer: (&Path, &[u8]), config: Option<(&Path, &[u8])>) -> Result<Self> {
+        let config = config.map(|(path, bytes)| Ok((path, TokenizerConfig::parse(path, bytes)?))).transpose()?;
+        let added_tokens = config.as_ref().and_then(|(_, config)| config.added_tokens_decoder.as_ref());
+        let parts = tiktoken::load(tokenizer.1, added_tokens).map_err(|error| match (error, &config) {
+            (tiktoken::Refused::Config(message), Some((path, _))) => config_refused(path, message),
+            (tiktoken::Refused::Config(message) | tiktoken::Refused::Ranks(message), _) => {
+                refused(tokenizer.0, message)
+            }
+        })?;
+        Self::new(tokenizer.0, parts, config)
+    }
+
+    fn new(path: &Path, parts: Parts, config: Option<(&Path, TokenizerConfig)>) -> Result<Self> {
+        let Parts { encoder, tokens, prefix } = parts;
         let (bos, add_bos) = match config {
             None => (prefix, prefix.is_some()),
-            Some((config_path, bytes)) => {
-                let config = TokenizerConfig::parse(config_path, bytes)?;
-                bos_of(&config, &tokens, prefix, path)
-                    .map_err(|message| Error::Config { path: config_path.to_owned(), message })?
+            Some((config_path, config)) => {
+                bos_of(&config, &tokens, prefix, path).map_err(|message| config_refused(config_path, message))?
             }
         };
         Ok(Self { path: path.to_owned(), encoder, tokens, bos, add_bos })
@@ -96,7 +141,7 @@ impl Tokenizer {
     /// # Errors
     /// [`Error::Tokenizer`] if the vocabulary cannot express the text.
     pub fn encode_chat(&self, text: &str) -> Result<Vec<u32>> {
-        self.encoder.encode(text).map_err(|message| Error::Tokenizer { path: self.path.clone(), message })
+        self.encoder.encode(text).map_err(|message| refused(&self.path, message))
     }
 
     /// One past the highest id that has a token. The model's own vocabulary may be padded beyond it.
@@ -151,6 +196,14 @@ impl fmt::Debug for Tokenizer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Tokenizer({}, {} tokens)", self.path.display(), self.vocab_size())
     }
+}
+
+fn refused(path: &Path, message: String) -> Error {
+    Error::Tokenizer { path: path.to_owned(), message }
+}
+
+fn config_refused(path: &Path, message: String) -> Error {
+    Error::Config { path: path.to_owned(), message }
 }
 
 /// The BOS token, and whether raw text begins with it.
