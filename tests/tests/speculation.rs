@@ -12,12 +12,12 @@ const LAYERS: usize = 6;
 const DRAFT_LAYERS: usize = 3;
 
 fn tokenizer() -> Tokenizer {
-    Tokenizer::load(&Source::EmbeddedTarget).unwrap()
+    Tokenizer::load(&Source::EmbeddedTarget).unwrap().unwrap()
 }
 
 fn prompt_ids() -> Vec<Vec<u32>> {
     let tokenizer = tokenizer();
-    PROMPTS.iter().map(|text| tokenizer.encode(text).unwrap().ids).collect()
+    PROMPTS.iter().map(|text| tokenizer.encode_raw(text).unwrap().ids).collect()
 }
 
 fn modes() -> Vec<Speculation> {
@@ -155,8 +155,8 @@ fn s10_forced_acceptance_leaves_the_caches_of_a_fresh_prefill() {
         let mut session = match backend_name {
             "deferred" => {
                 let (target, draft) = tiny();
-                let device = coppice::backend::deferred::Deferred::new(coppice::backend::cpu::Cpu::new(1));
-                Session::new(Box::new(device.with_queue_depth(1)), &target, Some(&draft), options(), |_, _| {}).unwrap()
+                let device = coppice::backend::deferred::Deferred::new(coppice::backend::cpu::Cpu::new(1), 1);
+                Session::new(Box::new(device), &target, Some(&draft), options(), |_, _| {}).unwrap()
             }
             _ => tiny_session(backend_name, options()),
         };
