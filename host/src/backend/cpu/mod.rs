@@ -1,5 +1,6 @@
 //! The CPU backend.
 
+mod buffer;
 pub mod experts;
 pub mod linear;
 pub mod mlp;
