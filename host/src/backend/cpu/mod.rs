@@ -5,6 +5,7 @@
 
 mod attention;
 mod attention_kernel;
+mod buffer;
 mod cache;
 mod draft_attention;
 mod experts;
@@ -20,7 +21,6 @@ mod sequence;
 mod simd;
 mod state;
 mod vector;
-
 #[cfg(test)]
 mod testing;
 #[cfg(test)]

@@ -4,6 +4,8 @@ use coppice_model::bind::SwigluWeights;
 use coppice_model::weight::{Slice, Storage, Weight};
 use half::{bf16, f16};
 
+use super::linear::element;
+
 /// splitmix64 (Steele, Lea, Flood 2014).
 pub(super) struct Random(pub(super) u64);
 
@@ -101,12 +103,10 @@ impl Kind {
 
 /// `x W^T` in f64, and the sum of the products' magnitudes: the scale of rounding errors.
 pub(super) fn reference(weight: &Weight, x: &[f64]) -> (Vec<f64>, Vec<f64>) {
-    let mut row = vec![0.0; weight.cols];
     let mut sums = (Vec::new(), Vec::new());
     for x in x.chunks_exact(weight.cols) {
         for o in 0..weight.rows {
-            super::linear::expand_row(weight, o, &mut row);
-            let products = || row.iter().zip(x).map(|(&w, &x)| f64::from(w) * x);
+            let products = || x.iter().enumerate().map(|(i, x)| f64::from(element(weight, o, i)) * x);
             sums.0.push(products().sum());
             sums.1.push(products().map(f64::abs).sum());
         }
@@ -139,12 +139,10 @@ pub(super) fn swiglu_reference(weights: &SwigluWeights, x: &[f32]) -> (Vec<f64>,
         .collect();
     let (out, out_scale) = reference(&weights.down, &inner);
     // |w| times the errors of the inner values.
-    let mut row = vec![0.0; weights.down.cols];
     let carried = errors.chunks_exact(weights.down.cols).flat_map(|errors| {
         (0..weights.down.rows)
             .map(|o| {
-                super::linear::expand_row(&weights.down, o, &mut row);
-                row.iter().zip(errors).map(|(&w, e)| f64::from(w).abs() * e).sum::<f64>()
+                errors.iter().enumerate().map(|(i, e)| f64::from(element(&weights.down, o, i)).abs() * e).sum::<f64>()
             })
             .collect::<Vec<_>>()
     });

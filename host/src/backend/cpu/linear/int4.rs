@@ -66,11 +66,12 @@ unsafe impl<S: Simd> Decode<S> for Int4<'_> {
         // SAFETY: in range by the caller's promise.
         unsafe {
             let words = self.packed.as_ptr().add(row * (self.cols / 8) + block * LANES);
-            let mut scales = [0.0; 4];
-            for (i, scale) in scales.iter_mut().enumerate() {
-                *scale = self.scale(row, 4 * block + i);
-            }
-            (s.load_u32(words.cast()), s.quads(scales))
+            let scales = if self.group == GROUP {
+                s.quads_bf16(self.scale.as_ptr().add(row * (self.cols / GROUP) + 4 * block).cast())
+            } else {
+                s.quads([0, 1, 2, 3].map(|i| self.scale(row, 4 * block + i)))
+            };
+            (s.load_u32(words.cast()), scales)
         }
     }
     #[inline(always)]

@@ -8,7 +8,8 @@
 
 use std::ops::Range;
 
-use super::pack::{PackedRows, with_buffer};
+use super::pack::PackedRows;
+use crate::backend::cpu::buffer::Buffer;
 use crate::backend::cpu::pool::Slab;
 use crate::backend::cpu::simd::{LANES, Simd};
 
@@ -173,9 +174,9 @@ unsafe fn expand<S: Simd, D: Decode<S>>(s: S, weights: &D, row: usize, out: &mut
 
 /// Weight rows expanded to f32 in packed order, `[rows, len]`.
 #[derive(Clone, Copy)]
-pub(super) struct Tile<'a> {
-    pub(super) values: &'a [f32],
-    pub(super) len: usize,
+struct Tile<'a> {
+    values: &'a [f32],
+    len: usize,
 }
 
 // SAFETY: rows are `len` long, a multiple of sixteen; `rows_product` is given rows within `values`.
@@ -308,6 +309,8 @@ fn row_blocks<S: Simd>(rows: usize) -> impl Iterator<Item = (usize, usize)> {
 /// The weight rows exist.
 #[inline(always)]
 pub(super) unsafe fn product<S: Simd, D: Decode<S>>(s: S, weights: &D, inputs: &Inputs<'_>, out: &mut Slab<'_>) {
+    /// f32 of a tile that leaves room for a block of packed rows in the first-level cache.
+    const TILE: usize = 4096;
     let (rows, outputs) = (out.rows(), out.columns());
     if rows <= block_rows::<S>() {
         // SAFETY: the caller's promise.
@@ -316,36 +319,19 @@ pub(super) unsafe fn product<S: Simd, D: Decode<S>>(s: S, weights: &D, inputs: &
     }
     let (blocks, rest_blocks) = weights.blocks();
     let len = (blocks * D::PLANES + rest_blocks * D::REST_PLANES) * LANES;
-    tiled(s, len, inputs, out, |tile, first, rows| {
-        for (i, row) in tile.chunks_exact_mut(len).take(rows).enumerate() {
-            // SAFETY: the caller's promise.
-            unsafe { expand(s, weights, first + i, row) };
-        }
-    });
-}
-
-/// As [`product`], with weights that `fill(tile, first, rows)` expands: rows `first..first + rows`, `len` f32 each.
-#[inline(always)]
-pub(super) fn tiled<S: Simd>(
-    s: S,
-    len: usize,
-    inputs: &Inputs<'_>,
-    out: &mut Slab<'_>,
-    fill: impl Fn(&mut [f32], usize, usize),
-) {
-    /// f32 of a tile that leaves room for a block of packed rows in the first-level cache.
-    const TILE: usize = 4096;
-    let (rows, outputs) = (out.rows(), out.columns());
     let tile_rows = (TILE / len.max(1)).next_multiple_of(4).max(4);
-    with_buffer(tile_rows * len, |tile| {
-        for start in outputs.clone().step_by(tile_rows) {
-            let count = tile_rows.min(outputs.end - start);
-            fill(tile, start, count);
-            let weights = Tile { values: tile, len };
-            for block in row_blocks::<S>(rows) {
-                // SAFETY: the tile holds `count` rows, and the slab the columns from `start` on.
-                unsafe { block_product(s, &weights, 0..count, inputs, block, out, start - outputs.start) };
-            }
+    let mut buffer = Buffer::default();
+    let tile = buffer.get(tile_rows * len);
+    for start in outputs.clone().step_by(tile_rows) {
+        let count = tile_rows.min(outputs.end - start);
+        for i in 0..count {
+            // SAFETY: the caller's promise.
+            unsafe { expand(s, weights, start + i, &mut tile[i * len..(i + 1) * len]) };
         }
-    });
+        let weights = Tile { values: tile, len };
+        for (first, height) in row_blocks::<S>(rows) {
+            // SAFETY: the tile holds `count` rows, and the slab the columns from `start` on.
+            unsafe { block_product(s, &weights, 0..count, inputs, (first, height), out, start - outputs.start) };
+        }
+    }
 }

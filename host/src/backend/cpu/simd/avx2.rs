@@ -105,6 +105,16 @@ impl Simd for Avx2 {
         let [a, b, c, d] = abcd;
         cpu!([_mm256_set_m128(_mm_set1_ps(b), _mm_set1_ps(a)), _mm256_set_m128(_mm_set1_ps(d), _mm_set1_ps(c))])
     }
+    #[inline(always)]
+    unsafe fn quads_bf16(self, p: *const u16) -> F {
+        cpu!({
+            let four = _mm_slli_epi32::<16>(_mm_cvtepu16_epi32(_mm_loadl_epi64(p.cast())));
+            let four = _mm256_castsi128_si256(four);
+            let [low, high] = [[0, 0, 0, 0, 1, 1, 1, 1], [2, 2, 2, 2, 3, 3, 3, 3]]
+                .map(|[a, b, c, d, e, f, g, h]| _mm256_setr_epi32(a, b, c, d, e, f, g, h));
+            [low, high].map(|index| _mm256_castsi256_ps(_mm256_permutevar8x32_epi32(four, index)))
+        })
+    }
 
     #[inline(always)]
     fn splat_u(self, x: u32) -> U {

@@ -91,6 +91,14 @@ impl Simd for Avx512 {
             _mm512_permutexvar_ps(index, _mm512_castps128_ps512(_mm_loadu_ps(abcd.as_ptr())))
         })
     }
+    #[inline(always)]
+    unsafe fn quads_bf16(self, p: *const u16) -> __m512 {
+        cpu!({
+            let index = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
+            let four = _mm_slli_epi32::<16>(_mm_cvtepu16_epi32(_mm_loadl_epi64(p.cast())));
+            _mm512_castsi512_ps(_mm512_permutexvar_epi32(index, _mm512_castsi128_si512(four)))
+        })
+    }
 
     #[inline(always)]
     fn splat_u(self, x: u32) -> __m512i {

@@ -143,6 +143,11 @@ pub(crate) trait Simd: Copy {
     fn sum(self, x: Self::F) -> f32;
     /// `[a, a, a, a, b, b, b, b, c, c, c, c, d, d, d, d]`.
     fn quads(self, abcd: [f32; 4]) -> Self::F;
+    /// The same of four bf16.
+    ///
+    /// # Safety
+    /// Four bf16 are readable at `p`.
+    unsafe fn quads_bf16(self, p: *const u16) -> Self::F;
 
     fn splat_u(self, x: u32) -> Self::U;
     /// # Safety

@@ -82,6 +82,12 @@ impl Simd for Portable {
     fn quads(self, abcd: [f32; 4]) -> Self::F {
         std::array::from_fn(|i| abcd[i / 4])
     }
+    #[inline(always)]
+    unsafe fn quads_bf16(self, p: *const u16) -> Self::F {
+        // SAFETY: the caller's promise.
+        let four = unsafe { p.cast::<[u16; 4]>().read_unaligned() };
+        self.quads(four.map(|bits| f32::from_bits(u32::from(bits) << 16)))
+    }
 
     #[inline(always)]
     fn splat_u(self, x: u32) -> Self::U {
