@@ -4,8 +4,12 @@
 //! back once.
 
 pub mod backend;
+pub mod cli;
 pub mod draft;
+pub mod engine;
 pub mod error;
+pub mod layers;
+pub mod report;
 pub mod sampling;
 pub mod tree;
 

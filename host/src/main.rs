@@ -1,2 +1,12 @@
 //! Parse, run, exit code; nothing else.
-fn main() {}
+
+use std::process::ExitCode;
+
+use coppice::cli;
+
+fn main() -> ExitCode {
+    match cli::parse().and_then(cli::run) {
+        Ok(outcome) => outcome.into(),
+        Err(error) => cli::report(&error),
+    }
+}

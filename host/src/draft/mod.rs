@@ -1,3 +1,6 @@
-//! Drafters: what proposes the tokens of a round. No verification, no device code.
+//! Drafters: DFlash block diffusion over the [`crate::backend::Backend`] trait, and n-gram lookup.
 
+mod dflash;
 pub mod ngram;
+
+pub use dflash::{Dflash, DflashOptions};

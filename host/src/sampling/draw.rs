@@ -276,6 +276,18 @@ mod tests {
     }
 
     #[test]
+    fn a_token_owns_its_interval_from_the_lower_end_on() {
+        let ranked = [(5, 1.0), (3, 0.5), (8, 0.5), (1, 0.0)];
+        let cases = [(0.0, 5), (0.999, 5), (1.0, 3), (1.5, 8), (1.999, 8), (2.0, 8)];
+        let failed: Vec<_> = cases
+            .iter()
+            .map(|&(target, want)| (target, invert(ranked.into_iter(), target), want))
+            .filter(|c| c.1 != c.2)
+            .collect();
+        assert!(failed.is_empty(), "{failed:?}");
+    }
+
+    #[test]
     fn logits_without_a_distribution_give_the_argmax() {
         let rows: [&[f32]; 4] = [&[], &[f32::NAN, f32::NAN], &[f32::NAN, f32::NEG_INFINITY], &[f32::NEG_INFINITY; 40]];
         for logits in rows {

@@ -123,6 +123,15 @@ pub(super) mod tests {
         assert_eq!(Descending::new(&[], 8).next(), None);
     }
 
+    #[test]
+    fn equal_logits_come_in_the_order_of_their_ids() {
+        for logit in [f32::NEG_INFINITY, f32::NAN, -0.0, f32::INFINITY] {
+            let logits = [logit; 100];
+            let ids = Descending::new(&logits, 3).map(|(id, _)| id);
+            assert!(ids.eq(0..100), "{logit}");
+        }
+    }
+
     proptest! {
         #[test]
         fn any_first_batch_gives_the_fully_sorted_order(logits in logits_with_ties(0..300), first_batch in 0usize..40) {

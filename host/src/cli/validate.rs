@@ -1,0 +1,284 @@
+//! Flags that make sense together: what `args` reads becomes what the commands run on.
+
+use std::path::PathBuf;
+
+use coppice_model::Source;
+use coppice_model::config::{DraftConfig, GenerationDefaults};
+
+use super::args::{Device, DeviceFlags, GenerateFlags, InspectFlags, LogitsFlags, Spec, Switch};
+use crate::draft::DflashOptions;
+use crate::engine::Speculation;
+use crate::error::{Error, Result};
+use crate::sampling::Sampling;
+
+/// Tree budget of `ddtree` where none is given.
+const DDTREE_BUDGET: usize = 16;
+/// Tree budget of `ngram` where none is given.
+const NGRAM_BUDGET: usize = 8;
+
+/// Where a prompt comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PromptSource {
+    /// The command line.
+    Text(String),
+    /// Standard input.
+    Stdin,
+    /// A text file.
+    File(PathBuf),
+    /// A JSON array of token ids.
+    Tokens(PathBuf),
+}
+
+/// How a prompt's text becomes the model's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Template {
+    /// As it is, BOS before it where the model wants one.
+    Raw,
+    /// As the user's turn of the chat template.
+    Chat {
+        /// The system's turn.
+        system: Option<String>,
+        /// Thinking mode, where it is not left to the template.
+        thinking: Option<bool>,
+    },
+}
+
+/// What standard output gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// Text as it comes.
+    Stream,
+    /// Text when it is complete.
+    Text,
+    /// One JSON object.
+    Json,
+}
+
+/// The machine to run on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceArgs {
+    /// The backend.
+    pub device: Device,
+    /// CPU threads.
+    pub threads: usize,
+}
+
+/// Sampling flags over the model's defaults.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SamplingArgs {
+    temperature: Option<f32>,
+    top_k: Option<usize>,
+    top_p: Option<f32>,
+    min_p: Option<f32>,
+    seed: u64,
+}
+
+impl SamplingArgs {
+    /// The flags, and what `defaults` says where they are silent.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for a value out of range.
+    pub fn over(&self, defaults: &GenerationDefaults) -> Result<Sampling> {
+        let sampling = Sampling {
+            temperature: self.temperature.unwrap_or(defaults.temperature),
+            top_k: self.top_k.unwrap_or(defaults.top_k),
+            top_p: self.top_p.unwrap_or(defaults.top_p),
+            min_p: self.min_p.unwrap_or(defaults.min_p),
+            seed: self.seed,
+        };
+        sampling.validate().map_err(Error::Usage)?;
+        Ok(sampling)
+    }
+}
+
+/// How to draft: the mode, and the budget if one was given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SpecArgs {
+    mode: Spec,
+    budget: Option<usize>,
+}
+
+impl SpecArgs {
+    /// With the budget of the mode, or of the drafter, where none was given.
+    pub fn resolve(self, drafter: Option<&DraftConfig>) -> Speculation {
+        let budget = |default| self.budget.unwrap_or(default);
+        match self.mode {
+            Spec::None => Speculation::None,
+            Spec::Ngram => Speculation::Ngram { budget: budget(NGRAM_BUDGET) },
+            Spec::Dflash => {
+                let block = drafter.map_or(0, |config| config.block_size.saturating_sub(1));
+                Speculation::Dflash { budget: budget(block).min(block) }
+            }
+            Spec::Ddtree => Speculation::Ddtree { budget: budget(DDTREE_BUDGET) },
+        }
+    }
+}
+
+/// `generate`.
+#[derive(Debug, Clone)]
+pub struct GenerateArgs {
+    /// The prompt.
+    pub prompt: PromptSource,
+    /// How it is framed.
+    pub template: Template,
+    /// The model.
+    pub target: Source,
+    /// Its drafter, if the mode uses one.
+    pub draft: Option<Source>,
+    /// Drafting.
+    pub spec: SpecArgs,
+    /// Choices about the drafter.
+    pub dflash: DflashOptions,
+    /// Most tokens to generate.
+    pub max_tokens: usize,
+    /// Most tokens of prompt and answer.
+    pub ctx: Option<usize>,
+    /// Stop strings.
+    pub stops: Vec<String>,
+    /// End-of-text tokens do not end the text.
+    pub ignore_eos: bool,
+    /// Token choice.
+    pub sampling: SamplingArgs,
+    /// What standard output gets.
+    pub format: Format,
+    /// Where the JSON object is written as well.
+    pub output: Option<PathBuf>,
+    /// Statistics on standard error.
+    pub stats: bool,
+    /// Compare with plain decode.
+    pub verify_parity: bool,
+    /// The machine.
+    pub device: DeviceArgs,
+}
+
+/// `inspect`.
+#[derive(Debug, Clone)]
+pub struct InspectArgs {
+    /// What to describe.
+    pub sources: Vec<Source>,
+    /// JSON instead of tables.
+    pub json: bool,
+    /// Where the JSON object is written as well.
+    pub output: Option<PathBuf>,
+}
+
+/// `logits`.
+#[derive(Debug, Clone)]
+pub struct LogitsArgs {
+    /// The model.
+    pub target: Source,
+    /// A JSON array of token ids.
+    pub tokens: PathBuf,
+    /// The file to write.
+    pub out: PathBuf,
+    /// Layers whose output is written, ascending.
+    pub hidden: Vec<usize>,
+    /// The machine.
+    pub device: DeviceArgs,
+}
+
+impl GenerateFlags {
+    /// Checks the flags against each other. `stdin_is_terminal`: nobody has put a prompt there.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] names the flags and what to do.
+    pub fn validate(self, stdin_is_terminal: bool) -> Result<GenerateArgs> {
+        let prompt = match (self.prompt, self.prompt_file, self.tokens) {
+            (Some(dash), _, _) if dash == "-" => PromptSource::Stdin,
+            (Some(text), _, _) => PromptSource::Text(text),
+            (None, Some(path), _) => PromptSource::File(path),
+            (None, None, Some(path)) => PromptSource::Tokens(path),
+            (None, None, None) if !stdin_is_terminal => PromptSource::Stdin,
+            (None, None, None) => {
+                let message = "there is no prompt: give one as an argument, on standard input, or with --prompt-file";
+                return Err(Error::Usage(message.to_owned()));
+            }
+        };
+        if self.stop.iter().any(String::is_empty) {
+            return Err(Error::Usage("--stop is empty, expected the text to end before".to_owned()));
+        }
+        let (target, draft) = match (self.model, self.draft) {
+            (None, None) => (Source::EmbeddedTarget, Some(Source::EmbeddedDraft)),
+            (None, Some(draft)) => (Source::EmbeddedTarget, Some(Source::Directory(draft))),
+            (Some(model), draft) => (Source::Directory(model), draft.map(Source::Directory)),
+        };
+        let (mode, draft) = match (self.spec, draft) {
+            (None, Some(draft)) => (Spec::Ddtree, Some(draft)),
+            (None, None) => (Spec::Ngram, None),
+            (Some(mode @ (Spec::Dflash | Spec::Ddtree)), Some(draft)) => (mode, Some(draft)),
+            (Some(Spec::Dflash), None) => return Err(drafter_missing("dflash")),
+            (Some(Spec::Ddtree), None) => return Err(drafter_missing("ddtree")),
+            (Some(mode @ (Spec::None | Spec::Ngram)), _) => (mode, None),
+        };
+        let format = match (self.json, self.no_stream) {
+            (true, _) => Format::Json,
+            (false, true) => Format::Text,
+            (false, false) => Format::Stream,
+        };
+        Ok(GenerateArgs {
+            prompt,
+            template: if self.chat {
+                Template::Chat { system: self.system, thinking: self.thinking.map(|mode| mode == Switch::On) }
+            } else {
+                Template::Raw
+            },
+            target,
+            draft,
+            spec: SpecArgs { mode, budget: self.tree_budget },
+            dflash: DflashOptions { yarn_amplitude: self.draft_yarn_amplitude },
+            max_tokens: self.max_tokens,
+            ctx: self.ctx,
+            stops: self.stop,
+            ignore_eos: self.ignore_eos,
+            sampling: SamplingArgs {
+                temperature: self.temperature,
+                top_k: self.top_k,
+                top_p: self.top_p,
+                min_p: self.min_p,
+                seed: self.seed,
+            },
+            format,
+            output: self.output,
+            stats: self.stats,
+            verify_parity: self.verify_parity,
+            device: self.device.validate(),
+        })
+    }
+}
+
+fn drafter_missing(mode: &str) -> Error {
+    Error::Usage(format!("--spec {mode} needs a drafter for this --model: name one with --draft"))
+}
+
+impl InspectFlags {
+    /// The built-in model and its drafter where no folder is named.
+    pub fn validate(self) -> InspectArgs {
+        let sources = match self.model {
+            Some(folder) => vec![Source::Directory(folder)],
+            None => vec![Source::EmbeddedTarget, Source::EmbeddedDraft],
+        };
+        InspectArgs { sources, json: self.json, output: self.output }
+    }
+}
+
+impl LogitsFlags {
+    /// Layers ascending, each once.
+    pub fn validate(mut self) -> LogitsArgs {
+        self.hidden.sort_unstable();
+        self.hidden.dedup();
+        LogitsArgs {
+            target: self.model.map_or(Source::EmbeddedTarget, Source::Directory),
+            tokens: self.tokens,
+            out: self.out,
+            hidden: self.hidden,
+            device: self.device.validate(),
+        }
+    }
+}
+
+impl DeviceFlags {
+    fn validate(self) -> DeviceArgs {
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        DeviceArgs { device: self.device, threads: self.threads.unwrap_or_else(cores) }
+    }
+}

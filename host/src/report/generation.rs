@@ -1,0 +1,181 @@
+//! A generation as `generate --json` prints it, and in words for `--stats`.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::{Bytes, Environment, schema};
+use crate::backend::MemoryUse;
+use crate::engine::stats::{Acceptance, Timings};
+use crate::engine::{Generation, Speculation};
+
+/// One generation.
+#[derive(Debug, Clone, Serialize)]
+pub struct GenerationReport {
+    schema: &'static str,
+    /// What was printed; null for a model without a tokenizer.
+    pub text: Option<String>,
+    /// Tokens generated, the end-of-text token left out, cut to what the text needs where a stop string ended it.
+    pub token_ids: Vec<u32>,
+    /// Tokens it was generated from.
+    pub prompt_token_ids: Vec<u32>,
+    /// `stop`, `eos`, `length` or `interrupted`.
+    pub finish_reason: &'static str,
+    /// How fast it was.
+    pub timings: TimingsReport,
+    /// How drafting went.
+    pub spec: SpeculationReport,
+    /// Bytes held by the device.
+    pub memory: MemoryReport,
+    /// What it ran on.
+    pub env: Environment,
+}
+
+/// Times in milliseconds, rates in tokens a second; null where too little happened for a figure.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct TimingsReport {
+    /// From the start of reading the model to the start of the request.
+    pub load_ms: f64,
+    /// From the request to the first token.
+    pub ttft_ms: Option<f64>,
+    /// (End to end - TTFT) / (tokens - 1).
+    pub tpot_ms: Option<f64>,
+    /// Prompt tokens / TTFT.
+    pub prefill_tok_s: Option<f64>,
+    /// 1 / TPOT.
+    pub decode_tok_s: Option<f64>,
+}
+
+/// What was drafted and what of it was accepted.
+#[derive(Debug, Clone, Serialize)]
+pub struct SpeculationReport {
+    /// `none`, `ngram`, `dflash` or `ddtree`.
+    pub mode: &'static str,
+    /// Most nodes a round, besides the root.
+    pub budget: usize,
+    /// Decode rounds.
+    pub rounds: usize,
+    /// Tokens committed by each round, the bonus token included.
+    pub accept_lengths: Vec<usize>,
+    /// Their mean; null without rounds.
+    pub tau: Option<f64>,
+    /// By depth from 1: share of all rounds that accepted it.
+    pub accept_rate_uncond: Vec<f64>,
+    /// By depth from 1: share of the rounds that accepted the depth before; null where none did.
+    pub accept_rate_cond: Vec<Option<f64>>,
+}
+
+/// Bytes held by the device.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct MemoryReport {
+    weights_bytes: usize,
+    cache_bytes: usize,
+    buffers_bytes: usize,
+}
+
+impl From<MemoryUse> for MemoryReport {
+    fn from(memory: MemoryUse) -> Self {
+        Self { weights_bytes: memory.weights, cache_bytes: memory.cache, buffers_bytes: memory.buffers }
+    }
+}
+
+impl TimingsReport {
+    /// In the units of the report.
+    pub fn new(load: Duration, timings: &Timings) -> Self {
+        Self {
+            load_ms: load.as_secs_f64() * 1e3,
+            ttft_ms: timings.ttft.map(|ttft| ttft.as_secs_f64() * 1e3),
+            tpot_ms: timings.tpot.map(|tpot| tpot * 1e3),
+            prefill_tok_s: timings.prefill_tok_s,
+            decode_tok_s: timings.decode_tok_s,
+        }
+    }
+}
+
+impl SpeculationReport {
+    /// Of drafting by `speculation`.
+    pub fn new(speculation: Speculation, acceptance: Acceptance) -> Self {
+        Self {
+            mode: speculation.name(),
+            budget: speculation.budget(),
+            rounds: acceptance.lengths.len(),
+            accept_lengths: acceptance.lengths,
+            tau: acceptance.tau,
+            accept_rate_uncond: acceptance.uncond,
+            accept_rate_cond: acceptance.cond,
+        }
+    }
+}
+
+impl GenerationReport {
+    /// Of a finished generation from `prompt`.
+    pub fn new(
+        prompt: &[u32],
+        text: Option<String>,
+        generation: &Generation,
+        timings: TimingsReport,
+        spec: SpeculationReport,
+        memory: MemoryUse,
+        env: Environment,
+    ) -> Self {
+        Self {
+            schema: schema::GENERATE,
+            text,
+            token_ids: generation.tokens.clone(),
+            prompt_token_ids: prompt.to_vec(),
+            finish_reason: generation.finish.name(),
+            timings,
+            spec,
+            memory: memory.into(),
+            env,
+        }
+    }
+}
+
+/// For people, a line a topic.
+impl fmt::Display for GenerationReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { timings, spec, memory, env, .. } = self;
+        writeln!(f, "model    {}", env.model.path)?;
+        let drafter = env.draft.as_ref().map(|draft| format!(" by {}", draft.path)).unwrap_or_default();
+        match spec.mode {
+            "none" => writeln!(f, "draft    none")?,
+            mode => writeln!(f, "draft    {mode}{drafter}, at most {} tokens a round", spec.budget)?,
+        }
+        let cpu = &env.cpu;
+        writeln!(f, "device   {}: {}, {} threads, {}", env.device, cpu.model, cpu.threads, cpu.simd)?;
+        writeln!(
+            f,
+            "memory   {} weights, {} cache, {} buffers",
+            Bytes(memory.weights_bytes as u64),
+            Bytes(memory.cache_bytes as u64),
+            Bytes(memory.buffers_bytes as u64)
+        )?;
+        writeln!(f, "load     {:.0} ms", timings.load_ms)?;
+        write!(f, "prompt   {} tokens", self.prompt_token_ids.len())?;
+        if let (Some(ttft), Some(rate)) = (timings.ttft_ms, timings.prefill_tok_s) {
+            write!(f, ", first token after {ttft:.1} ms, {rate:.1} tok/s")?;
+        }
+        write!(f, "\ndecode   {} tokens", self.token_ids.len())?;
+        if let (Some(tpot), Some(rate)) = (timings.tpot_ms, timings.decode_tok_s) {
+            write!(f, ", {tpot:.2} ms a token, {rate:.1} tok/s")?;
+        }
+        write!(f, ", ended by {}", self.finish_reason)?;
+        if let Some(tau) = spec.tau {
+            write!(f, "\nrounds   {}, {tau:.2} tokens a round", spec.rounds)?;
+        }
+        if !spec.accept_rate_uncond.is_empty() {
+            write!(f, "\naccepted of all rounds, by depth:")?;
+            spec.accept_rate_uncond.iter().try_for_each(|rate| write!(f, " {rate:.2}"))?;
+            write!(f, "\naccepted where the depth before was:")?;
+            for rate in &spec.accept_rate_cond {
+                match rate {
+                    Some(rate) => write!(f, " {rate:.2}")?,
+                    None => write!(f, " -")?,
+                }
+            }
+        }
+        Ok(())
+    }
+}

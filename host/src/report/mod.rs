@@ -1,0 +1,20 @@
+//! What the commands say about a run, for people and for programs: schemas, environment, generations. Measuring and
+//! printing live elsewhere.
+
+mod environment;
+mod generation;
+mod model;
+mod size;
+
+pub use environment::{Build, CpuEnvironment, Environment, ModelIdentity};
+pub use generation::{GenerationReport, MemoryReport, SpeculationReport, TimingsReport};
+pub use model::{ModelReport, Parameters, Role, TensorGroup};
+pub(crate) use size::Bytes;
+
+/// Names of the JSON objects, and their versions: a new one for every change that could break a reader.
+pub mod schema {
+    /// Of `generate --json`.
+    pub const GENERATE: &str = "coppice.generate.v1";
+    /// Of `inspect --json`.
+    pub const INSPECT: &str = "coppice.inspect.v1";
+}
