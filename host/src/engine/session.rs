@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use coppice_model::{DraftModel, TargetModel};
 
-use super::request::{Finish, Generation, Observer, Request, RoundRecord, Speculation, Verdict};
+use super::request::{Finish, Generation, Observer, Request, RoundRecord, Verdict};
 use super::step::Step;
 use crate::backend::{Backend, CacheLayer, MemoryUse, Op, Proposal, RequestSpec, Round, Sequence, SequenceSpec};
 use crate::draft::{Dflash, DflashOptions};

@@ -45,7 +45,6 @@ use crate::error::{Error, Result};
 
 pub use self::mla::MlaForm;
 pub use self::simd::Isa;
-pub use self::simd::Isa;
 
 /// The backend's name.
 const NAME: &str = "cpu";
