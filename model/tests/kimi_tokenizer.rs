@@ -27,9 +27,12 @@ struct Expected {
     chats: Vec<(String, Vec<u32>)>,
     /// Ids of what `chat_expected.json` expects of kimi_k2.jinja, case by case.
     templates: Vec<Option<Vec<u32>>>,
-    /// Texts as units and how often each is repeated; how many ids, and their digest.
-    long: Vec<(Vec<(String, usize)>, usize, String)>,
+    long: Vec<Long>,
 }
+
+/// A text as units and how often each is repeated; how many ids it has, and their digest.
+#[derive(Deserialize)]
+struct Long(Vec<(String, usize)>, usize, String);
 
 static EXPECTED: LazyLock<Expected> =
     LazyLock::new(|| serde_json::from_str(include_str!("data/kimi_expected.json")).unwrap());
@@ -114,7 +117,7 @@ fn a_rendered_template_becomes_the_ids_of_the_reference() {
 #[test]
 fn long_texts_are_cut_as_the_published_code_cuts_them_and_in_little_time() {
     let start = Instant::now();
-    for (parts, length, digest) in &EXPECTED.long {
+    for Long(parts, length, digest) in &EXPECTED.long {
         let text: String = parts.iter().map(|(unit, times)| unit.repeat(*times)).collect();
         let ids = KIMI.encode_chat(&text).unwrap();
         let found = ids
@@ -206,9 +209,8 @@ fn the_real_size_loads_in_little_time() {
     let start = Instant::now();
     assert!(load(file, Some(&EXPECTED.config)).is_ok());
     let elapsed = start.elapsed();
-    // Under 100 ms in a release build of an idle machine; tests share theirs.
-    assert!(elapsed < Duration::from_secs(2), "{elapsed:?}");
-    println!("loaded {RANKS} ranks in {elapsed:?}");
+    // About 50 ms where nothing else runs; a lookup that is linear in the ranks would take minutes.
+    assert!(elapsed < Duration::from_secs(5), "{elapsed:?}");
 }
 
 #[test]
@@ -319,7 +321,7 @@ fn a_file_cut_off_anywhere_is_an_error() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn a_damaged_file_never_panics(edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4)) {

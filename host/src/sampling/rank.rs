@@ -126,7 +126,8 @@ pub(super) mod tests {
     #[test]
     fn equal_logits_come_in_the_order_of_their_ids() {
         for logit in [f32::NEG_INFINITY, f32::NAN, -0.0, f32::INFINITY] {
-            let ids = Descending::new(&[logit; 100], 3).map(|(id, _)| id);
+            let logits = [logit; 100];
+            let ids = Descending::new(&logits, 3).map(|(id, _)| id);
             assert!(ids.eq(0..100), "{logit}");
         }
     }

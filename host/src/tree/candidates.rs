@@ -2,7 +2,7 @@
 
 use crate::sampling::{Descending, LogSoftmax};
 
-/// The `k` most probable tokens of `logits` [vocab] with their log-probabilities (f64 log-softmax at temperature 1),
+/// The `k` most probable tokens of `logits` (`[vocab]`) with their log-probabilities (f64 log-softmax at temperature 1),
 /// descending, ties to the lower id; all tokens if there are fewer than `k`. NaN counts as -inf; a logit of -inf has
 /// log-probability -inf. O(vocab + k log k).
 pub fn top_k(logits: &[f32], k: usize) -> Vec<(u32, f64)> {
@@ -24,7 +24,7 @@ impl Candidates {
         Self { depths }
     }
 
-    /// The [`top_k`] of each row of `logits` [depths, vocab]; a last row that is not whole is left out.
+    /// The [`top_k`] of each row of `logits` (`[depths, vocab]`); a last row that is not whole is left out.
     pub fn from_logits(logits: &[f32], vocab: usize, k: usize) -> Self {
         if vocab == 0 {
             return Self::default();

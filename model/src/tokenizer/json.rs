@@ -5,7 +5,7 @@ use serde_json::Value;
 use tokenizers::{Model, PostProcessorWrapper};
 
 use super::decoder::TokenDecoder;
-use super::table::{Token, TokenTable};
+use super::table::TokenTable;
 use super::{Encode, Parts};
 
 struct JsonEncoder(tokenizers::Tokenizer);
@@ -65,12 +65,12 @@ fn token_table(tokenizer: &tokenizers::Tokenizer) -> Result<TokenTable, String> 
     let decoder = TokenDecoder::new(tokenizer.get_decoder())?;
     let mut tokens = TokenTable::default();
     for (text, id) in tokenizer.get_model().get_vocab() {
-        tokens.insert(id, Token { bytes: decoder.bytes(&text)?, special: false })?;
+        tokens.insert(id, &decoder.bytes(&text)?, false)?;
     }
     for (id, added) in tokenizer.get_added_tokens_decoder() {
         let literal = added.special || decoder.is_byte_level();
         let bytes = if literal { added.content.into_bytes() } else { decoder.bytes(&added.content)? };
-        tokens.insert(id, Token { bytes, special: added.special })?;
+        tokens.insert(id, &bytes, added.special)?;
     }
     Ok(tokens)
 }

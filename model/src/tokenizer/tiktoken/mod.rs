@@ -9,7 +9,7 @@ mod window;
 
 use serde_json::Value;
 
-use super::table::{Token, TokenTable};
+use super::table::TokenTable;
 use super::{Encode, Parts};
 use merge::merge;
 use ranks::Ranks;
@@ -66,8 +66,8 @@ impl TiktokenEncoder {
 /// Reads the bytes of a tiktoken.model and the `added_tokens_decoder` of tokenizer_config.json, which names some of the ids
 /// after the ranks; the others are called `<|reserved_token_N|>` and are no markup, so that they stay visible.
 pub(super) fn load(bytes: &[u8], added_tokens_decoder: Option<&Value>) -> Result<Parts, Refused> {
-    let (ranks, tokens) = Ranks::parse(bytes).map_err(Refused::Ranks)?;
-    let first = tokens.len() as u32;
+    let ranks = Ranks::parse(bytes).map_err(Refused::Ranks)?;
+    let first = ranks.count();
     let added = AddedToken::parse_all(added_tokens_decoder).map_err(Refused::Config)?;
     for AddedToken { id, content, .. } in &added {
         if *id < first {
@@ -88,27 +88,23 @@ pub(super) fn load(bytes: &[u8], added_tokens_decoder: Option<&Value>) -> Result
         .filter(|id| added.iter().all(|token| token.id != *id))
         .map(AddedToken::reserved)
         .collect();
+    let tokens = token_table(&ranks, added.iter().chain(&reserved)).map_err(Refused::Ranks)?;
     let encoder = TiktokenEncoder {
         named: SpecialTokens::new(&added).map_err(Refused::Config)?,
         reserved: SpecialTokens::new(&reserved).map_err(Refused::Config)?,
         splitter: Splitter::new().map_err(Refused::Ranks)?,
         ranks,
     };
-    let tokens = token_table(tokens, added, reserved).map_err(Refused::Ranks)?;
     Ok(Parts { encoder: Box::new(encoder), tokens, prefix: None })
 }
 
-fn token_table(
-    ordinary: Vec<Vec<u8>>,
-    named: Vec<AddedToken>,
-    reserved: Vec<AddedToken>,
-) -> Result<TokenTable, String> {
-    let mut table = TokenTable::default();
-    for (id, bytes) in (0..).zip(ordinary) {
-        table.insert(id, Token { bytes, special: false })?;
+fn token_table<'a>(ranks: &Ranks, special: impl Iterator<Item = &'a AddedToken>) -> Result<TokenTable, String> {
+    let mut table = TokenTable::with_capacity((ranks.count() + SPECIAL_IDS) as usize);
+    for (token, rank) in ranks.iter() {
+        table.insert(rank, token, false)?;
     }
-    for AddedToken { id, content, special } in named.into_iter().chain(reserved) {
-        table.insert(id, Token { bytes: content.into_bytes(), special })?;
+    for AddedToken { id, content, special } in special {
+        table.insert(*id, content.as_bytes(), *special)?;
     }
     Ok(table)
 }

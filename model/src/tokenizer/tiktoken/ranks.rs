@@ -2,6 +2,7 @@
 //! in it.
 
 use std::collections::HashMap;
+use std::mem;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -10,37 +11,46 @@ use base64::engine::general_purpose::STANDARD;
 pub(super) struct Ranks(HashMap<Box<[u8]>, u32>);
 
 impl Ranks {
-    /// Reads the bytes of a rank file, lines in any order; also gives the tokens by rank.
+    /// Reads the bytes of a rank file, lines in any order.
     ///
     /// Ranks must be 0 to one less than the number of tokens, since the ids of special tokens follow. Stricter than
     /// tiktoken's reader in base64, which may not have foreign characters, and in repeated tokens.
-    pub(super) fn parse(bytes: &[u8]) -> Result<(Self, Vec<Vec<u8>>), String> {
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self, String> {
         let text = str::from_utf8(bytes).map_err(|e| {
             let line = 1 + bytes[..e.valid_up_to()].iter().filter(|&&byte| byte == b'\n').count();
             format!("line {line} is not text, expected a base64 token and its rank")
         })?;
         let count = lines(text).count();
-        let mut tokens = vec![Vec::new(); count];
+        let mut seen = vec![false; count];
         let mut ranks = HashMap::with_capacity(count);
         for (line, content) in lines(text) {
             let (token, rank) = parse_line(content).map_err(|message| format!("line {line} {message}"))?;
-            let slot = usize::try_from(rank).ok().and_then(|rank| tokens.get_mut(rank)).ok_or_else(|| {
+            let seen = seen.get_mut(rank as usize).ok_or_else(|| {
                 format!("line {line} has rank {rank}, expected below {count}, the number of tokens in the file")
             })?;
-            if !slot.is_empty() {
+            if mem::replace(seen, true) {
                 return Err(format!("line {line} has rank {rank} again, first given on line {}", line_of(bytes, rank)));
             }
-            if let Some(first) = ranks.insert(token.as_slice().into(), rank) {
+            if let Some(first) = ranks.insert(token, rank) {
                 let first_line = line_of(bytes, first);
                 return Err(format!("line {line} has the token of line {first_line} again, expected one rank a token"));
             }
-            *slot = token;
         }
         // As many lines as ranks and none twice: there are no gaps.
         if let Some(byte) = (0..=u8::MAX).find(|&byte| !ranks.contains_key([byte].as_slice())) {
             return Err(format!("no line has the token of the single byte 0x{byte:02X}, expected all 256 bytes"));
         }
-        Ok((Self(ranks), tokens))
+        Ok(Self(ranks))
+    }
+
+    /// How many tokens there are; one past the highest rank.
+    pub(super) fn count(&self) -> u32 {
+        self.0.len() as u32
+    }
+
+    /// Tokens and their ranks, in no order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8], u32)> {
+        self.0.iter().map(|(token, &rank)| (token.as_ref(), rank))
     }
 
     /// The rank of the token that is `bytes`, if there is one.
@@ -66,14 +76,14 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
 }
 
 /// The message continues "line N ".
-fn parse_line(line: &str) -> Result<(Vec<u8>, u32), String> {
+fn parse_line(line: &str) -> Result<(Box<[u8]>, u32), String> {
     let mut fields = line.split_ascii_whitespace();
     let (Some(token), Some(rank), None) = (fields.next(), fields.next(), fields.next()) else {
         return Err(format!("is {line:?}, expected a base64 token and its rank"));
     };
     let bytes = STANDARD.decode(token).map_err(|e| format!("has token {token:?}, which is not base64: {e}"))?;
     let rank = rank.parse().map_err(|e| format!("has rank {rank:?}, expected a number: {e}"))?;
-    Ok((bytes, rank))
+    Ok((bytes.into_boxed_slice(), rank))
 }
 
 /// The first line that has `rank`; for messages, so 0 if none does.

@@ -101,3 +101,27 @@ impl SpecialTokens {
             .flatten()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_found_wherever_they_stand_and_the_longest_of_several() {
+        let named = |id: u32, content: &str| AddedToken { id, content: content.to_owned(), special: true };
+        let tokens = SpecialTokens::new(&[named(7, "<a>"), named(8, "<a><b>"), named(9, "漢")]).unwrap();
+        let shown = |text: &str| -> String {
+            let pieces = tokens.split(text).map(|piece| match piece {
+                Piece::Text(text) => format!("{text:?} "),
+                Piece::Special(id) => format!("{id} "),
+            });
+            pieces.collect()
+        };
+        assert_eq!(shown("<a>x<a><b><a><a"), "7 \"x\" 8 7 \"<a\" ");
+        assert_eq!(shown("字漢漢字"), "\"字\" 9 9 \"字\" ");
+        assert_eq!(shown("text"), "\"text\" ");
+        assert_eq!(shown(""), "");
+        let none = SpecialTokens::new(&[]).unwrap();
+        assert_eq!(none.split("<a>").collect::<Vec<_>>(), [Piece::Text("<a>")]);
+    }
+}
