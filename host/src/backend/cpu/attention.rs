@@ -11,6 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use super::attention_kernel::{self, Queries};
 use super::cache::{KeyTiles, SlotRows, TILE};
 use super::pool::Pool;
+use super::rope::RopeCache;
 use crate::tree::path_to;
 
 /// The part of a key that comes first.
@@ -48,6 +49,17 @@ impl Keys<'_> {
     pub(super) fn width(&self) -> usize {
         self.first.width() + self.second.map_or(0, KeyTiles::width)
     }
+}
+
+/// What a layer's attention reads besides its queries.
+#[derive(Debug)]
+pub(super) struct Cached<'a, C> {
+    /// The layer's keys and values, those of the batch included.
+    pub(super) cache: &'a C,
+    /// Rotations, for the positions of the batch.
+    pub(super) rope: &'a RopeCache,
+    /// Tokens before the batch.
+    pub(super) context: usize,
 }
 
 /// Which keys a row of the batch sees.

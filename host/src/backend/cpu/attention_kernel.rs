@@ -246,6 +246,7 @@ fn panel<S: Simd, const R: usize>(s: S, a: [&[f32]; R], b: &[f32], stride: usize
     let count = a.first().map_or(0, |a| a.len());
     assert!(a.iter().all(|a| a.len() == count) && (count == 0 || b.len() >= (count - 1) * stride + TILE));
     let mut local = *sums;
+    #[expect(clippy::needless_range_loop, reason = "k is a row of b and an element of every a")]
     for k in 0..count {
         // SAFETY: the last row starts at (count - 1) * stride and 32 elements follow, as asserted.
         let row = unsafe { load_at(s, b.as_ptr().add(k * stride)) };

@@ -1,6 +1,6 @@
 //! Drafter attention: grouped-query attention with per-head norms over the context and the whole block.
 
-use super::attention::{Batch, KeyPart, Keys, View, attend};
+use super::attention::{Batch, Cached, KeyPart, Keys, View, attend};
 use super::cache::{KeyTiles, SlotRows};
 use super::norm::{by_rows, rms_norm};
 use super::pool::Pool;
@@ -86,8 +86,7 @@ impl DraftLayer {
     pub(super) fn attend(
         &self,
         pool: &Pool,
-        (cache, rope): (&DraftCache, &RopeCache),
-        context: usize,
+        Cached { cache, rope, context }: Cached<'_, DraftCache>,
         rows: &RowSet,
         q: &[f32],
         scratch: &mut [Vec<f32>; 2],

@@ -6,7 +6,7 @@
 
 use coppice_model::weight::Weight;
 
-use super::attention::{Batch, KeyPart, Keys, View, attend};
+use super::attention::{Batch, Cached, KeyPart, Keys, View, attend};
 use super::cache::{KeyTiles, SlotRows};
 use super::linear::linear;
 use super::norm::{by_rows, rms_norm};
@@ -191,8 +191,7 @@ impl MlaLayer {
     pub(super) fn attend(
         &self,
         pool: &Pool,
-        (cache, rope): (&MlaCache, &RopeCache),
-        context: usize,
+        Cached { cache, rope, context }: Cached<'_, MlaCache>,
         rows: &RowSet,
         q: &[f32],
         scratch: &mut [Vec<f32>; 2],

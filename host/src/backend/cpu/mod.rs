@@ -93,11 +93,9 @@ impl Cpu {
     /// A backend with all choices stated.
     pub fn with_options(options: CpuOptions) -> Self {
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = if options.threads == 0 { cores() } else { options.threads };
         Self {
-            pool: Pool::with_isa(
-                if options.threads == 0 { cores() } else { options.threads },
-                options.isa.unwrap_or_else(Isa::detect),
-            ),
+            pool: options.isa.map_or_else(|| Pool::new(threads), |isa| Pool::with_isa(threads, isa)),
             mla_form: options.mla_form,
             matrices: Arena::new("matrix"),
             vectors: Arena::new("vector"),

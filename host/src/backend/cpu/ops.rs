@@ -1,5 +1,6 @@
 //! Operations of the step on the CPU: from handles to slices of checked shapes. No arithmetic.
 
+use super::attention::Cached;
 use super::state::{Operand, RowSet};
 use super::{Cpu, SequenceState, experts, linear, mlp, norm, route};
 use crate::backend::{
@@ -242,7 +243,7 @@ impl Cpu {
         let (pool, scratch, spec) = (&self.pool, &mut self.attention_scratch, layer.spec);
         self.tensors.write(Operand::new("out", out, rows.len(), spec.heads * spec.v), |tensors, out| {
             let q = tensors.read(Operand::new("q", q, rows.len(), spec.heads * (spec.nope + spec.rope)))?;
-            layer.attend(pool, (cache, rope), context, rows, q, scratch, out);
+            layer.attend(pool, Cached { cache, rope, context }, rows, q, scratch, out);
             Ok(())
         })
     }
@@ -282,7 +283,7 @@ impl Cpu {
         let width = layer.spec.heads * layer.spec.head_dim;
         self.tensors.write(Operand::new("out", out, rows.len(), width), |tensors, out| {
             let q = tensors.read(Operand::new("q", q, rows.len(), width))?;
-            layer.attend(pool, (cache, rope), context, rows, q, scratch, out);
+            layer.attend(pool, Cached { cache, rope, context }, rows, q, scratch, out);
             Ok(())
         })
     }

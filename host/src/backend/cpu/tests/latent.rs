@@ -1,6 +1,7 @@
 //! Latent attention: against a naive reference, and bit for bit against itself.
 
 use super::*;
+use crate::backend::cpu::Isa;
 
 /// Attention of one query after `ids`, itself the last of them, in f64.
 fn reference(rig: &Rig, ids: &[u32]) -> Vec<f64> {
@@ -166,15 +167,24 @@ fn s12_a_changed_parent_changes_the_output() {
 }
 
 #[test]
-fn the_number_of_threads_changes_no_bit() {
+fn threads_and_instruction_set_change_no_bit() {
     for form in FORMS {
-        let runs = [1, 2, 3].map(|threads| {
-            let backend = Cpu::with_options(CpuOptions { threads, mla_form: Some(form) });
+        let run = |threads, isa| {
+            let backend = Cpu::with_options(CpuOptions { threads, mla_form: Some(form), isa: Some(isa) });
             let mut rig = Rig::on(Box::new(backend), WIDE);
             let sequence = rig.sequence(200, request(1, &[]));
             rig.prefill(sequence, &text(8, 150), 70)
-        });
-        assert!(runs[0] == runs[1] && runs[0] == runs[2], "{form:?}");
+        };
+        let sets: Vec<Isa> = Isa::ALL.into_iter().filter(|isa| isa.is_available()).collect();
+        // What has no fused multiply-add rounds differently.
+        let portable = run(1, sets[0]);
+        let wide: Vec<Vec<f32>> =
+            sets[1..].iter().flat_map(|isa| [1, 2, 3].map(|threads| run(threads, *isa))).collect();
+        assert!(wide.iter().all(|output| *output == wide[0]), "{form:?}");
+        for output in &wide {
+            let output: Vec<f64> = output.iter().map(|x| f64::from(*x)).collect();
+            assert!(relative_error(&portable, &output) < 1e-6, "{form:?}");
+        }
     }
 }
 

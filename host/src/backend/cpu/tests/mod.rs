@@ -24,8 +24,6 @@ const FORMS: [MlaForm; 2] = [MlaForm::Absorbed, MlaForm::Expanded];
 /// Tokens of the rig's vocabulary.
 const VOCAB: usize = 50;
 
-const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 };
-
 /// Numbers in -1..1 that look random.
 fn noise(seed: u64, count: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
@@ -53,7 +51,7 @@ fn relative_error(found: &[f32], expected: &[f64]) -> f64 {
 }
 
 fn request(max_new_tokens: usize, stop_ids: &[u32]) -> RequestSpec {
-    RequestSpec { sampling: GREEDY, max_new_tokens, stop_ids: stop_ids.into() }
+    RequestSpec { sampling: Sampling::GREEDY, max_new_tokens, stop_ids: stop_ids.into() }
 }
 
 /// Tokens below the vocabulary that look random.
@@ -98,7 +96,7 @@ const MAX_ROWS: usize = 80;
 
 impl Rig {
     fn new(shape: Shape, form: MlaForm) -> Self {
-        Self::on(Box::new(Cpu::with_options(CpuOptions { threads: 2, mla_form: Some(form) })), shape)
+        Self::on(Box::new(Cpu::with_options(CpuOptions { threads: 2, mla_form: Some(form), isa: None })), shape)
     }
 
     fn on(mut backend: Box<dyn Backend>, shape: Shape) -> Self {

@@ -158,7 +158,7 @@ fn no_new_tokens_asked_for_gives_none() {
 fn sampled_text_is_the_same_drafted_or_not() {
     let mut rig = Rig::new(ODD, MlaForm::Absorbed);
     for seed in 0..5 {
-        let sampling = Sampling { temperature: 0.7, top_k: 5, seed, ..GREEDY };
+        let sampling = Sampling { temperature: 0.7, top_k: 5, seed, ..Sampling::GREEDY };
         let request = RequestSpec { sampling, ..request(60, &[]) };
         let plain = generate(&mut rig, request.clone(), 200, |_, _| Proposal::Empty);
         let tree = |_: &Rig, root: u32| random_tree(u64::from(root) + 1, 60);
@@ -218,7 +218,7 @@ fn a_deferred_backend_gives_the_same_rounds_and_no_value_before_poll() {
         let idle = rounds.iter().position(|round| round.idle).unwrap();
         (rounds[..=idle].to_vec(), rig.caches(sequence))
     };
-    let cpu = || Cpu::with_options(CpuOptions { threads: 1, mla_form: Some(MlaForm::Expanded) });
+    let cpu = || Cpu::with_options(CpuOptions { threads: 1, mla_form: Some(MlaForm::Expanded), isa: None });
     let direct = run(Box::new(cpu()), 1);
     assert_eq!(direct.0.iter().map(|round| round.tokens.len()).sum::<usize>(), 24);
     for depth in [1, 2, 3] {

@@ -1,6 +1,11 @@
 //! Operations on rows alone: embedding, norm, linear products, and what rows they take.
 
+use coppice_model::bind::{MoeWeights, SwigluWeights};
+use coppice_model::config::MoeConfig;
+
 use super::*;
+use crate::backend::cpu::pool::Pool;
+use crate::backend::cpu::{experts, mlp, route};
 use crate::backend::{Select, Tap};
 
 /// Row sets of a sequence without caches.
@@ -76,6 +81,107 @@ fn a_product_takes_the_selected_rows() {
         }
     }
     assert!(failed.is_empty() && cpu.failure.is_none(), "{failed:?} {:?}", cpu.failure);
+}
+
+fn swiglu(seed: u64, hidden: usize, inter: usize) -> SwigluWeights {
+    SwigluWeights {
+        gate: weight(inter, hidden, noise(seed, inter * hidden)),
+        up: weight(inter, hidden, noise(seed + 1, inter * hidden)),
+        down: weight(hidden, inter, noise(seed + 2, inter * hidden)),
+    }
+}
+
+const MOE: MoeConfig = MoeConfig {
+    n_routed_experts: 5,
+    n_shared_experts: 1,
+    moe_intermediate_size: 8,
+    num_experts_per_tok: 2,
+    n_group: 1,
+    topk_group: 1,
+    norm_topk_prob: true,
+    routed_scaling_factor: 1.5,
+};
+
+fn moe(hidden: usize, router: Vec<f32>) -> MoeWeights {
+    MoeWeights {
+        router: weight(MOE.n_routed_experts, hidden, router),
+        bias: noise(4, MOE.n_routed_experts),
+        experts: (0..MOE.n_routed_experts).map(|id| swiglu(20 + 3 * id as u64, hidden, 8)).collect(),
+        shared: Some(swiglu(50, hidden, 8)),
+    }
+}
+
+#[test]
+fn mlp_and_experts_are_those_of_the_handles_and_rows() {
+    let (hidden, ids) = (11, [3, 0, 7]);
+    let table = noise(1, 8 * hidden);
+    let (dense, sparse) = (swiglu(9, hidden, 13), moe(hidden, noise(3, 5 * hidden)));
+    let mut cpu = Cpu::new(1);
+    let rows = chain(&mut cpu, &ids);
+    let table_handle = cpu.matrix(&weight(8, hidden, table.clone())).unwrap();
+    let [x, mlp_out, moe_out] = [(); 3].map(|()| cpu.tensor(4, hidden).unwrap());
+    let (mlp, moe, routes) = (cpu.mlp(&dense).unwrap(), cpu.moe(&MOE, &sparse).unwrap(), cpu.routes(4).unwrap());
+    cpu.submit(Op::Embed { rows, table: table_handle, out: x });
+    cpu.submit(Op::Mlp { rows, mlp, x, out: mlp_out });
+    cpu.submit(Op::Route { rows, moe, x, routes });
+    cpu.submit(Op::Experts { rows, moe, x, routes, out: moe_out });
+
+    let pool = Pool::new(1);
+    let inputs: Vec<f32> = ids.iter().flat_map(|id| &table[*id as usize * hidden..][..hidden]).copied().collect();
+    let (mut expected, mut choices, mut scratch) =
+        (vec![0.0; 3 * hidden], route::RouteTable::default(), mlp::Scratch::default());
+    mlp::mlp(&pool, &dense, &inputs, 3, &mut scratch, &mut expected);
+    assert_eq!(cpu.read_tensor(mlp_out, 3).unwrap(), expected);
+    route::route(&pool, &MOE, &sparse.router, &sparse.bias, &inputs, 3, &mut choices).unwrap();
+    experts::experts(&pool, &MOE, &sparse, &inputs, 3, &choices, &mut scratch, &mut expected);
+    assert_eq!(cpu.read_tensor(moe_out, 3).unwrap(), expected);
+    assert!(cpu.failure.is_none());
+}
+
+#[test]
+fn s9_faults_of_routing_are_errors() {
+    let hidden = 6;
+    let mut cpu = Cpu::new(1);
+    let table = cpu.matrix(&weight(8, hidden, noise(1, 8 * hidden))).unwrap();
+    let moes = [0.5, f32::NAN].map(|x| cpu.moe(&MOE, &moe(hidden, vec![x; 5 * hidden])).unwrap());
+    let (x, out, routes) = (cpu.tensor(4, hidden).unwrap(), cpu.tensor(4, hidden).unwrap(), cpu.routes(2).unwrap());
+    let mut fault = |ids: &[u32], ops: &[Op]| {
+        let rows = chain(&mut cpu, ids);
+        cpu.submit(Op::Embed { rows, table, out: x });
+        for op in ops {
+            cpu.submit(match op.clone() {
+                Op::Route { moe, x, routes, .. } => Op::Route { rows, moe, x, routes },
+                Op::Experts { moe, x, routes, out, .. } => Op::Experts { rows, moe, x, routes, out },
+                op => op,
+            });
+        }
+        cpu.failure.take().map(|error| error.to_string()).unwrap_or_default()
+    };
+    let rows = Rows(0);
+    let route = |moe| Op::Route { rows, moe, x, routes };
+    let experts = |moe| Op::Experts { rows, moe, x, routes, out };
+    assert_eq!(fault(&[1, 2], &[route(moes[0]), experts(moes[0])]), "");
+    let nan = fault(&[1, 2], &[route(moes[1])]);
+    assert!(nan.starts_with("cpu backend: route: router w5x6 scores expert 0 for row 0 as NaN"), "{nan}");
+    let many = fault(&[1, 2, 3], &[route(moes[0])]);
+    assert_eq!(many, "cpu backend: route: routes have room for 2 rows, expected at least 3");
+    assert_eq!(fault(&[1, 2], &[route(moes[0])]), "");
+    let stale = fault(&[1], &[experts(moes[0])]);
+    assert_eq!(stale, "cpu backend: experts: routes are not those of 1 rows under w5x6");
+}
+
+#[test]
+fn weights_of_other_shapes_are_refused() {
+    let mut cpu = Cpu::new(1);
+    let wrong = SwigluWeights { up: weight(13, 10, noise(1, 130)), ..swiglu(1, 11, 13) };
+    assert_eq!(
+        cpu.mlp(&wrong).unwrap_err().to_string(),
+        "cpu backend: mlp: w13x10 has shape [13, 10], expected [13, 11]"
+    );
+    let mut sparse = moe(6, noise(3, 30));
+    sparse.experts.pop();
+    let error = cpu.moe(&MOE, &sparse).unwrap_err().to_string();
+    assert_eq!(error, "cpu backend: moe: w5x6 and its bias are for (5, 5) experts, expected 4");
 }
 
 #[test]
