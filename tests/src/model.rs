@@ -30,7 +30,7 @@ pub fn fixture(name: &str) -> PathBuf {
 pub fn backend(name: &str) -> Box<dyn Backend> {
     match name {
         "cpu" => Box::new(Cpu::new(1)),
-        "deferred" => Box::new(Deferred::new(Cpu::new(1))),
+        "deferred" => Box::new(Deferred::new(Cpu::new(1), 2)),
         other => panic!("no backend {other}"),
     }
 }
