@@ -23,11 +23,7 @@ fn prompt_ids() -> Vec<Vec<u32>> {
 fn modes() -> Vec<Speculation> {
     let mut modes = Vec::new();
     for budget in BUDGETS {
-        modes.extend([
-            Speculation::Ngram { budget },
-            Speculation::Dflash { budget },
-            Speculation::Ddtree { budget },
-        ]);
+        modes.extend([Speculation::Ngram { budget }, Speculation::Dflash { budget }, Speculation::Ddtree { budget }]);
     }
     modes
 }
@@ -170,7 +166,10 @@ fn s10_forced_acceptance_leaves_the_caches_of_a_fresh_prefill() {
                 .unwrap();
             assert_eq!(generation.tokens, plain[..NEW], "{backend_name}, depth {depth}");
             let rounds = &generation.rounds;
-            assert!(rounds.iter().all(|round| round.accepted == depth + 1), "{backend_name}, depth {depth}: {rounds:?}");
+            assert!(
+                rounds.iter().all(|round| round.accepted == depth + 1),
+                "{backend_name}, depth {depth}: {rounds:?}"
+            );
             let after = bits(&caches(&mut session));
 
             let committed: usize = rounds.iter().map(|round| round.accepted).sum();

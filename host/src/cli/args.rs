@@ -89,10 +89,9 @@ pub struct GenerateFlags {
     #[arg(long, value_name = "DIR", help_heading = "Model")]
     pub draft: Option<PathBuf>,
 
-    /// How tokens are drafted: not at all, by the drafter's best chain or its
-    /// best tree, or by what followed them earlier in the text
-    /// [default: ddtree, or ngram without a drafter]
-    #[arg(long, value_name = "MODE", help_heading = "Drafting")]
+    /// How tokens are drafted: none, dflash (a chain), ddtree (a tree), or ngram
+    /// (from what the text repeats) [default: ddtree, ngram without a drafter]
+    #[arg(long, value_name = "MODE", hide_possible_values = true, help_heading = "Drafting")]
     pub spec: Option<Spec>,
     /// Tree nodes verified a round [default: ddtree 16, ngram 8, dflash a block]
     #[arg(long, value_name = "N", value_parser = budget, help_heading = "Drafting")]

@@ -23,7 +23,8 @@ pub fn run(args: &GenerateArgs) -> Result<Outcome> {
     let mut loaded = Loaded::new(args, &plan)?;
     let load = started.elapsed();
 
-    let streamed: Box<dyn Write> = if args.format == Format::Stream { Box::new(io::stdout()) } else { Box::new(io::sink()) };
+    let streamed: Box<dyn Write> =
+        if args.format == Format::Stream { Box::new(io::stdout()) } else { Box::new(io::sink()) };
     let answer = loaded.answer(&plan, plan.request.speculation, streamed, interrupt)?;
     let report = report(args, &plan, &loaded, load, &answer);
     write(args, &report)?;

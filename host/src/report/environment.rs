@@ -107,7 +107,10 @@ mod tests {
         assert_eq!(build.version, env!("CARGO_PKG_VERSION"));
         assert!(build.rustc.starts_with("rustc 1."), "{}", build.rustc);
         let commit = build.commit;
-        assert!(commit == "unknown" || (commit.len() == 40 && commit.bytes().all(|b| b.is_ascii_hexdigit())), "{commit}");
+        assert!(
+            commit == "unknown" || (commit.len() == 40 && commit.bytes().all(|b| b.is_ascii_hexdigit())),
+            "{commit}"
+        );
         assert_eq!(build.dirty.is_none(), commit == "unknown");
         assert!(!build.argv.is_empty());
         let cpu = CpuEnvironment::new(3);

@@ -355,7 +355,10 @@ mod tests {
 
     #[test]
     fn names_that_differ_in_numbers_share_a_pattern() {
-        assert_eq!(pattern("model.layers.12.mlp.experts.7.up_proj.weight"), "model.layers.*.mlp.experts.*.up_proj.weight");
+        assert_eq!(
+            pattern("model.layers.12.mlp.experts.7.up_proj.weight"),
+            "model.layers.*.mlp.experts.*.up_proj.weight"
+        );
         assert_eq!(pattern("fc.weight"), "fc.weight");
     }
 
