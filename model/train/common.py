@@ -17,9 +17,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging as transformers_logging
 
 SPECIAL_TOKENS = ("<|bos|>", "<|eos|>", "<|mask|>", "<|pad|>")
 BOS, EOS, MASK, PAD = range(4)
+
+transformers_logging.disable_progress_bar()  # progress is told by `Log`
 
 
 class ToolError(Exception):

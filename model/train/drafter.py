@@ -191,7 +191,7 @@ def draft_logits(drafter: Drafter, target: PreTrainedModel, ids: torch.Tensor, f
     slots[..., 0] = ids.gather(1, roots)
     mask = block_mask(roots, drafter.block_size, ids.shape[1])
     with common.half_precision(ids.device):
-        embedded = target.model.embed_tokens(slots.flatten(1)).to(features.dtype)
+        embedded = target.model.embed_tokens(slots.flatten(1)).float()  # residual stream and RoPE in f32
         states = drafter(embedded, features, block_positions(roots, drafter.block_size), mask)
         return target.lm_head(states).float().unflatten(1, (-1, drafter.block_size))
 
