@@ -31,7 +31,7 @@ class Node:
 
 
 def build_tree(log_probs: list[list[float]], budget: int) -> list[Node]:
-    """The `budget` most probable prefixes of independent marginals `log_probs` [depths][ranks], each row descending.
+    """The `budget` most probable prefixes of independent marginals `log_probs` [depth][rank], rows descending.
 
     Best-first: popping a node offers its next sibling and its first child. Order: score descending, depth, rank, parent.
     The first n nodes are the tree of budget n.
@@ -50,8 +50,8 @@ def build_tree(log_probs: list[list[float]], budget: int) -> list[Node]:
     return nodes
 
 
-def accepted(tree: list[Node], ranks: list[int | None]) -> int:
-    """How many tokens the text shares with the tree: `ranks[d]` is the rank of its token at depth d + 1, or none."""
+def accepted(tree: list[Node], ranks: list[int]) -> int:
+    """How many tokens the text shares with the tree; `ranks[d]` ranks its token at depth d + 1, -1 if unranked."""
     children = {(node.parent, node.rank): i for i, node in enumerate(tree, 1)}
     at = depth = 0
     while depth < len(ranks) and (child := children.get((at, ranks[depth]))) is not None:
@@ -59,22 +59,24 @@ def accepted(tree: list[Node], ranks: list[int | None]) -> int:
     return depth
 
 
-def replay(accept: object, first_root: int, length: int) -> list[int]:
-    """Tokens committed by each round over a text of `length`; `accept(root)` is that round's accepted count.
+def replay(accepted_at: list[int], first: int, length: int) -> list[int]:
+    """Tokens committed by each round over a text of `length`; a round at root `first + i` accepts `accepted_at[i]`.
 
     A last round that would pass the end is left out.
     """
-    committed, root = [], first_root
-    while (step := accept(root)) is not None and root + step + 1 < length:
-        committed.append(step + 1)
-        root += step + 1
+    committed, root = [], first
+    while root - first < len(accepted_at) and root + (step := accepted_at[root - first] + 1) < length:
+        committed.append(step)
+        root += step
     return committed
 
 
 @torch.no_grad()
-def ranked(drafter: Drafter, target: PreTrainedModel, ids: torch.Tensor, first: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """For blocks at every root from `first`: the `width` largest log-probabilities [B, A, block - 1, width], and the rank
-    of the text's token among them, -1 if outside, [B, A, block - 1]."""
+def ranked(
+    drafter: Drafter, target: PreTrainedModel, ids: torch.Tensor, first: int, width: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """For blocks at every root from `first`: the `width` largest log-probabilities [B, A, block - 1, width], and the
+    rank of the text's token among them, -1 if outside, [B, A, block - 1]."""
     block = drafter.block_size
     roots = torch.arange(first, ids.shape[1] - block + 1, device=ids.device).expand(len(ids), -1)
     features, _ = run_target(target, ids, drafter.taps)
@@ -85,32 +87,21 @@ def ranked(drafter: Drafter, target: PreTrainedModel, ids: torch.Tensor, first: 
     return log_probs.cpu(), ranks.cpu()
 
 
-def measure(drafter: Drafter, target: PreTrainedModel, ids: torch.Tensor, first: int, budgets: list[int], batch: int) -> dict:
+def measure(
+    drafter: Drafter, target: PreTrainedModel, ids: torch.Tensor, first: int, budgets: list[int], batch: int
+) -> dict:
     """Mean tokens a round by chain and by tree budget, and the chain's share of rounds accepted down to each depth."""
     depths, largest = drafter.block_size - 1, max(budgets)
     rounds: dict[str, list[int]] = {"chain": [], **{str(b): [] for b in budgets}}
     for part in ids.split(batch):
         log_probs, ranks = ranked(drafter, target, part, first, largest)
         for text_log_probs, text_ranks in zip(log_probs, ranks.tolist(), strict=True):
-            trees: dict[int, list[Node]] = {}
-
-            def accept_chain(root: int) -> int | None:
-                if root - first >= len(text_ranks):
-                    return None
-                row = text_ranks[root - first]
-                return next((d for d in range(depths) if row[d] != 0), depths)
-
-            def accept_tree(root: int, budget: int) -> int | None:
-                at = root - first
-                if at >= len(text_ranks):
-                    return None
-                if at not in trees:
-                    trees[at] = build_tree(text_log_probs[at].tolist(), largest)
-                return accepted(trees[at][:budget], text_ranks[at])
-
-            rounds["chain"] += replay(accept_chain, first, part.shape[1])
+            trees = [build_tree(marginals, largest) for marginals in text_log_probs.tolist()]
+            chain = [next((d for d, rank in enumerate(row) if rank), depths) for row in text_ranks]
+            rounds["chain"] += replay(chain, first, part.shape[1])
             for budget in budgets:
-                rounds[str(budget)] += replay(lambda root, b=budget: accept_tree(root, b), first, part.shape[1])
+                counts = [accepted(tree[:budget], row) for tree, row in zip(trees, text_ranks, strict=True)]
+                rounds[str(budget)] += replay(counts, first, part.shape[1])
     chain = rounds["chain"]
     return {
         "rounds": len(chain),
@@ -129,18 +120,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", type=Path, required=True, help="unpacked checkpoint folder written by quantise.py")
     parser.add_argument("--draft", type=Path, required=True, help="drafter folder written by drafter.py")
-    parser.add_argument("--corpus", type=Path, required=True, help="folder written by corpus.py; its validation split is used")
+    parser.add_argument(
+        "--corpus", type=Path, required=True, help="folder written by corpus.py; its validation split is used"
+    )
     parser.add_argument("--texts", type=common.positive, default=256, help="held-out prompts (default %(default)s)")
     parser.add_argument("--prompt", type=common.positive, default=96, help="prompt tokens (default %(default)s)")
-    parser.add_argument("--new-tokens", type=common.positive, default=160, help="tokens the target adds (default %(default)s)")
-    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.8], help="0 is greedy (default %(default)s)")
-    parser.add_argument("--budgets", type=common.positive, nargs="+", default=[8, 16, 32, 64], help="tree nodes (default %(default)s)")
-    parser.add_argument("--batch", type=common.positive, default=8, help="texts drafted at a time (default %(default)s)")
+    parser.add_argument(
+        "--new-tokens", type=common.positive, default=160, help="tokens the target adds (default %(default)s)"
+    )
+    parser.add_argument(
+        "--temperatures", type=float, nargs="+", default=[0.0, 0.8], help="0 is greedy (default %(default)s)"
+    )
+    parser.add_argument(
+        "--budgets", type=common.positive, nargs="+", default=[8, 16, 32, 64], help="tree nodes (default %(default)s)"
+    )
+    parser.add_argument(
+        "--batch", type=common.positive, default=8, help="texts drafted at a time (default %(default)s)"
+    )
     common.add_device_flags(parser)
     args = parser.parse_args()
 
-    device = common.set_up(args.seed, args.device)
-    target = common.load_target(args.target, device, torch.bfloat16 if device.type == "cuda" else torch.float32)
+    target, device = common.set_up_target(args)
     drafter = load_drafter(args.draft, target).eval()
     tokens = common.load_tokens(args.corpus, "validation").to(device)
     report = {}

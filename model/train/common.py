@@ -1,4 +1,4 @@
-"""What every tool here shares: special tokens, errors, run budget, log, atomic output, token windows, the loaded target."""
+"""What every tool here shares: special tokens, errors, budget, log, atomic output, token windows, the loaded target."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import json
 import math
-import os
 import shutil
 import sys
 import time
@@ -30,17 +29,19 @@ class ToolError(Exception):
 
 
 def run_tool(main: Callable[[], None]) -> None:
-    """Runs a tool's `main`: a `ToolError` becomes one line on standard error and exit code 1."""
+    """Runs a tool's `main`: a `ToolError` or a missing file becomes one line on standard error and exit code 1."""
     try:
         main()
-    except ToolError as error:
+    except (ToolError, OSError) as error:
         sys.exit(f"error: {error}")
 
 
 def add_run_flags(parser: argparse.ArgumentParser, *, steps: int, batch: int) -> None:
     """Adds the flags that every training run takes."""
     parser.add_argument("--steps", type=positive, default=steps, help="optimiser steps (default %(default)s)")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="end sooner, after this many seconds of training")
+    parser.add_argument(
+        "--seconds", type=float, default=math.inf, help="end sooner, after this many seconds of training"
+    )
     parser.add_argument("--batch", type=positive, default=batch, help="sequences a step (default %(default)s)")
     add_device_flags(parser)
 
@@ -78,7 +79,7 @@ def half_precision(device: torch.device) -> contextlib.AbstractContextManager:
 
 
 def generator(seed: int, step: int) -> torch.Generator:
-    """A CPU generator that depends on nothing but (seed, step), so that a resumed run draws what an unbroken one draws."""
+    """A CPU generator that depends on (seed, step) only, so that a resumed run draws what an unbroken one draws."""
     return torch.Generator().manual_seed(seed * 1_000_003 + step)
 
 
@@ -119,7 +120,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.stem}.partial{path.suffix}")
     try:
         yield temporary
-        os.replace(temporary, path)
+        temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -135,8 +136,8 @@ def atomic_dir(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         if path.exists():
-            os.replace(path, old)
-        os.replace(temporary, path)
+            path.replace(old)
+        temporary.replace(path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
@@ -151,8 +152,8 @@ def read_json(path: Path) -> dict:
     """Reads a JSON object."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ToolError(f"{path}: {error}") from error
+    except ValueError as error:
+        raise ToolError(f"{path} is not JSON: {error}") from error
 
 
 def load_tokens(corpus: Path, split: str) -> torch.Tensor:
@@ -166,9 +167,11 @@ def load_tokens(corpus: Path, split: str) -> torch.Tensor:
 
 
 def draw_windows(tokens: torch.Tensor, batch: int, length: int, draws: torch.Generator) -> torch.Tensor:
-    """`batch` windows of `length` consecutive tokens at random places, i64 [batch, length], on the device of `tokens`."""
+    """`batch` windows of `length` consecutive tokens at random places, i64 [batch, length], where `tokens` is."""
     if len(tokens) < length:
-        raise ToolError(f"the split has {len(tokens)} tokens, a window takes {length}; use a larger corpus or a shorter window")
+        raise ToolError(
+            f"the split has {len(tokens)} tokens, a window takes {length}; use a larger corpus or a shorter window"
+        )
     starts = torch.randint(0, len(tokens) - length + 1, (batch,), generator=draws).to(tokens.device)
     return tokens[starts[:, None] + torch.arange(length, device=tokens.device)].long()
 
@@ -181,7 +184,9 @@ def next_token_loss(model: PreTrainedModel, windows: torch.Tensor) -> torch.Tens
 
 
 @torch.no_grad()
-def validation_loss(model: PreTrainedModel, tokens: torch.Tensor, length: int, batch: int, limit: int | None = None) -> float:
+def validation_loss(
+    model: PreTrainedModel, tokens: torch.Tensor, length: int, batch: int, limit: int | None = None
+) -> float:
     """Mean loss over consecutive windows of `length` predictions that cover `tokens` (all, or the first `limit`)."""
     count = min((len(tokens) - 1) // length, limit or len(tokens))
     if count < 1:
@@ -207,3 +212,9 @@ def load_target(path: Path, device: torch.device, dtype: torch.dtype) -> PreTrai
     if dtype == torch.bfloat16:
         use_fast_experts(model)
     return model.requires_grad_(False)
+
+
+def set_up_target(args: argparse.Namespace) -> tuple[PreTrainedModel, torch.device]:
+    """The target of `--target` on `--device`, bf16 on a GPU and f32 on a CPU."""
+    device = set_up(args.seed, args.device)
+    return load_target(args.target, device, torch.bfloat16 if device.type == "cuda" else torch.float32), device

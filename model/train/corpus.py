@@ -1,4 +1,4 @@
-"""Makes the corpus: collects Rust sources, drops duplicates, splits by document, trains the tokenizer, writes the token file.
+"""Makes the corpus: collects Rust sources, drops duplicates, splits by document, trains the tokenizer, encodes.
 
 Writes into --out: `tokens.npz` (u16 runs `train` and `validation`, each document as <|bos|> text <|eos|>),
 `tokenizer.json`, `tokenizer_config.json`, and `corpus.json` (what went in).
@@ -48,7 +48,11 @@ def candidates(root: Path) -> Iterator[Path]:
         suffixes = (".rs", ".md") if directory == "src/doc" else (".rs",)
         for path in sorted((root / directory).rglob("*")):
             name = path.relative_to(root)
-            if path.suffix in suffixes and path.is_file() and not any(part in f"/{name.as_posix()}" for part in EXCLUDED):
+            if (
+                path.suffix in suffixes
+                and path.is_file()
+                and not any(part in f"/{name.as_posix()}" for part in EXCLUDED)
+            ):
                 yield name
 
 
@@ -74,7 +78,9 @@ def collect(root: Path) -> tuple[list[tuple[str, str]], Counter]:
             seen.add(digest)
             documents.append((name.as_posix(), text))
     if not documents:
-        raise ToolError(f"--source {root}: no document under {', '.join(DIRECTORIES)}; give the root of the Rust sources")
+        raise ToolError(
+            f"--source {root}: no document under {', '.join(DIRECTORIES)}; give the root of the Rust sources"
+        )
     return documents, dropped
 
 
@@ -100,7 +106,10 @@ def train_tokenizer(texts: list[str], vocabulary: int) -> Tokenizer:
     """Byte-level BPE. No post-processor: the engine adds <|bos|> where tokenizer_config.json says so."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(SPLIT), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        [
+            pre_tokenizers.Split(Regex(SPLIT), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
@@ -140,27 +149,48 @@ def tokenizer_config(max_length: int) -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--source", type=Path, required=True, help="root of the Rust sources, e.g. /usr/src/rustc-1.96.0")
+    parser.add_argument(
+        "--source", type=Path, required=True, help="root of the Rust sources, e.g. /usr/src/rustc-1.96.0"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
-    parser.add_argument("--vocabulary", type=positive, default=4096, help="tokens, specials included (default %(default)s)")
-    parser.add_argument("--validation", type=float, default=0.01, help="share of the documents held out (default %(default)s)")
+    parser.add_argument(
+        "--vocabulary", type=positive, default=4096, help="tokens, specials included (default %(default)s)"
+    )
+    parser.add_argument(
+        "--validation", type=float, default=0.01, help="share of the documents held out (default %(default)s)"
+    )
     parser.add_argument("--max-bytes", type=positive, help="keep only so much text, for a short run")
-    parser.add_argument("--tokenizer-share", type=positive, default=4, help="train the tokenizer on every n-th document (default %(default)s)")
+    parser.add_argument(
+        "--tokenizer-share",
+        type=positive,
+        default=4,
+        help="train the tokenizer on every n-th document (default %(default)s)",
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of the shuffle (default %(default)s)")
     args = parser.parse_args()
     if not len(SPECIAL_TOKENS) + 256 < args.vocabulary <= 65536:
-        raise ToolError(f"--vocabulary {args.vocabulary}: expected more than {len(SPECIAL_TOKENS) + 256} and at most 65536 (ids are u16)")
+        raise ToolError(
+            f"--vocabulary {args.vocabulary}: expected {len(SPECIAL_TOKENS) + 257} to 65536 (every byte, ids in u16)"
+        )
 
     documents, dropped = collect(args.source)
     print(f"{len(documents)} documents, dropped {dict(dropped)}", file=sys.stderr)
     training, validation = split(documents, args.seed, args.validation, args.max_bytes)
     tokenizer = train_tokenizer([text for _, text in training[:: args.tokenizer_share]], args.vocabulary)
     if tokenizer.get_vocab_size() != args.vocabulary:
-        raise ToolError(f"the text yields {tokenizer.get_vocab_size()} tokens, --vocabulary asks for {args.vocabulary}; lower it")
-    runs = {"train": encode(tokenizer, [t for _, t in training]), "validation": encode(tokenizer, [t for _, t in validation])}
+        raise ToolError(
+            f"the text yields {tokenizer.get_vocab_size()} tokens, --vocabulary asks for {args.vocabulary}; lower it"
+        )
+    runs = {
+        "train": encode(tokenizer, [t for _, t in training]),
+        "validation": encode(tokenizer, [t for _, t in validation]),
+    }
     report = {
         "documents": {"train": len(training), "validation": len(validation)},
-        "bytes": {"train": sum(len(t.encode()) for _, t in training), "validation": sum(len(t.encode()) for _, t in validation)},
+        "bytes": {
+            "train": sum(len(t.encode()) for _, t in training),
+            "validation": sum(len(t.encode()) for _, t in validation),
+        },
         "tokens": {name: len(run) for name, run in runs.items()},
         "dropped": dict(dropped),
         "directories": DIRECTORIES,

@@ -7,7 +7,7 @@
 Each command writes one thing that the next one reads. acceptance.py measures the result.
 
 A block is a root (the last known token) and block_size - 1 mask tokens. Slot k > 0 predicts the token at root + k. Every
-slot attends to the context features strictly before the root and to its whole block, in both directions. A context
+slot attends to context features strictly before the root and to its whole block, in both directions. A context
 feature is the concatenated output of the tapped decoder layers. Embedding and output head are the target's.
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,7 +78,7 @@ class Attention(nn.Module):
         self.k_norm = Qwen3RMSNorm(self.width, config.rms_norm_eps)
 
     def forward(self, slots: torch.Tensor, context: torch.Tensor, rope: tuple, mask: torch.Tensor) -> torch.Tensor:
-        """`slots` [B, Q, H], `context` [B, S, H], `rope` (cos, sin) [B, S + Q, head_dim], `mask` bool [B, 1, Q, S + Q]."""
+        """`slots` [B, Q, H], `context` [B, S, H], `rope` cos and sin [B, S + Q, width], `mask` [B, 1, Q, S + Q]."""
         sources = torch.cat([context, slots], 1)
         query = self.q_norm(self.q_proj(slots).unflatten(-1, (self.heads, self.width))).transpose(1, 2)
         key = self.k_norm(self.k_proj(sources).unflatten(-1, (self.kv_heads, self.width))).transpose(1, 2)
@@ -107,7 +108,7 @@ class Layer(nn.Module):
 
 
 class Drafter(nn.Module):
-    """The DFlash draft model, parameters named as published checkpoints name them. `config` is config.json, checked against `target`."""
+    """The DFlash draft model, parameters named as in published checkpoints; `config` is config.json."""
 
     def __init__(self, config: dict, target: PreTrainedModel) -> None:
         super().__init__()
@@ -124,7 +125,9 @@ class Drafter(nn.Module):
                 writes_residual = "o_proj" in name or "down_proj" in name
                 nn.init.normal_(parameter, 0.0, 0.02 / (math.sqrt(2 * len(self.layers)) if writes_residual else 1.0))
 
-    def forward(self, slots: torch.Tensor, features: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, slots: torch.Tensor, features: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor
+    ) -> torch.Tensor:
         """Final states [B, Q, H] of `slots` [B, Q, H] (embedded), given `features` [B, S, taps * H] at positions 0..S,
         the slots' `positions` [B, Q] and `mask` bool [B, Q, S + Q]."""
         context = self.hidden_norm(self.fc(features))
@@ -138,12 +141,15 @@ class Drafter(nn.Module):
 def check_config(config: dict, target: object) -> tuple[int, int, list[int]]:
     """(block size, mask token, tapped layers) of a drafter config that fits the target's."""
     try:
-        block, mask, taps = config["block_size"], config["dflash_config"]["mask_token_id"], config["dflash_config"]["target_layer_ids"]
+        dflash = config["dflash_config"]
+        block, mask, taps = config["block_size"], dflash["mask_token_id"], dflash["target_layer_ids"]
     except KeyError as error:
         raise ToolError(f"the drafter's config.json has no key {error}; it is never guessed") from None
     for key in ("vocab_size", "hidden_size"):
         if config[key] != getattr(target, key):
-            raise ToolError(f"the drafter's {key} is {config[key]}, the target's {getattr(target, key)}; they must be equal")
+            raise ToolError(
+                f"the drafter's {key} is {config[key]}, the target's {getattr(target, key)}; they must be equal"
+            )
     if not 0 <= mask < config["vocab_size"]:
         raise ToolError(f"mask_token_id {mask} is outside the vocabulary of {config['vocab_size']}")
     if not taps or not all(0 <= layer < target.num_hidden_layers for layer in taps):
@@ -155,12 +161,14 @@ def check_config(config: dict, target: object) -> tuple[int, int, list[int]]:
 def run_target(target: PreTrainedModel, ids: torch.Tensor, taps: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
     """Features [B, S, taps * H], the outputs of decoder layers `taps` side by side, and final normed states [B, S, H].
 
-    The layers are hooked: `hidden_states[id + 1]` of transformers is the same, save for the last layer, whose entry there
-    has passed the final norm.
+    The layers are hooked: `hidden_states[id + 1]` of transformers is the same, save for the last layer, whose entry
+    there has passed the final norm.
     """
     outputs: dict[int, torch.Tensor] = {}
     hooks = [
-        target.model.layers[layer].register_forward_hook(lambda _, __, output, layer=layer: outputs.__setitem__(layer, output))
+        target.model.layers[layer].register_forward_hook(
+            lambda _, __, output, layer=layer: outputs.__setitem__(layer, output)
+        )
         for layer in taps
     ]
     try:
@@ -177,7 +185,7 @@ def block_positions(roots: torch.Tensor, block: int) -> torch.Tensor:
 
 
 def block_mask(roots: torch.Tensor, block: int, context: int) -> torch.Tensor:
-    """Who sees whom, bool [B, A * block, context + A * block]: context strictly before the own root, and the own block."""
+    """Who sees whom, bool [B, A * block, context + A * block]: context strictly before the root, and the own block."""
     batch, blocks = roots.shape
     before = torch.arange(context, device=roots.device) < roots.repeat_interleave(block, 1)[..., None]
     owner = torch.arange(blocks, device=roots.device).repeat_interleave(block)
@@ -185,8 +193,10 @@ def block_mask(roots: torch.Tensor, block: int, context: int) -> torch.Tensor:
     return torch.cat([before, same], -1)
 
 
-def draft_logits(drafter: Drafter, target: PreTrainedModel, ids: torch.Tensor, features: torch.Tensor, roots: torch.Tensor) -> torch.Tensor:
-    """Logits [B, A, block, V] of the blocks at `roots` [B, A] in the texts `ids` [B, S]; those of slot 0 mean nothing."""
+def draft_logits(
+    drafter: Drafter, target: PreTrainedModel, ids: torch.Tensor, features: torch.Tensor, roots: torch.Tensor
+) -> torch.Tensor:
+    """Logits [B, A, block, V] of blocks at `roots` [B, A] in the texts `ids` [B, S]; those of slot 0 mean nothing."""
     slots = torch.full((*roots.shape, drafter.block_size), drafter.mask_token, device=ids.device)
     slots[..., 0] = ids.gather(1, roots)
     mask = block_mask(roots, drafter.block_size, ids.shape[1])
@@ -200,7 +210,9 @@ def draw_roots(batch: int, blocks: int, first: int, length: int, block: int, dra
     """`blocks` distinct roots a text, ascending, in `first`..=`length - block`: i64 [batch, blocks]."""
     places = length - block - first + 1
     if places < blocks:
-        raise ToolError(f"texts of {length} tokens have room for {places} roots from position {first}, --blocks asks for {blocks}")
+        raise ToolError(
+            f"texts of {length} tokens have room for {places} roots from position {first}, --blocks asks for {blocks}"
+        )
     return (torch.rand(batch, places, generator=draws).argsort(1)[:, :blocks] + first).sort(1).values
 
 
@@ -225,13 +237,15 @@ def loss_of(drafter: Drafter, target: PreTrainedModel, ids: torch.Tensor, roots:
 class Texts:
     """A source of training texts: `draw(generator)` gives i64 [batch, length]; blocks start at `first` or later."""
 
-    draw: object
+    draw: Callable[[torch.Generator], torch.Tensor]
     length: int
     first: int
 
 
-def fit(drafter: Drafter, target: PreTrainedModel, texts: Texts, args: argparse.Namespace, warm_up: int, last_share: float) -> None:
-    """Trains to the end of the budget and writes the drafter. The learning rate falls linearly to `last_share` of --lr."""
+def fit(
+    drafter: Drafter, target: PreTrainedModel, texts: Texts, args: argparse.Namespace, warm_up: int, last_share: float
+) -> None:
+    """Trains to the end of the budget, writes the drafter. The learning rate falls linearly to `last_share` of --lr."""
     log = Log(args.out.with_name(args.out.name + ".log.jsonl"))
     log(parameters=sum(p.numel() for p in drafter.parameters()), batch=args.batch, blocks=args.blocks, seed=args.seed)
     adam = torch.optim.AdamW(drafter.parameters(), betas=(0.9, 0.95), weight_decay=0.01)
@@ -298,8 +312,7 @@ def prompts_of(tokens: torch.Tensor, batch: int, length: int, draws: torch.Gener
 
 def train(args: argparse.Namespace) -> None:
     """`drafter.py train`."""
-    device = common.set_up(args.seed, args.device)
-    target = common.load_target(args.target, device, torch.bfloat16 if device.type == "cuda" else torch.float32)
+    target, device = common.set_up_target(args)
     tokens = common.load_tokens(args.corpus, "train").to(device)
     drafter = Drafter(tiny_config(target), target).to(device)
     texts = Texts(lambda draws: common.draw_windows(tokens, args.batch, args.window, draws), args.window, first=16)
@@ -308,8 +321,7 @@ def train(args: argparse.Namespace) -> None:
 
 def rollout(args: argparse.Namespace) -> None:
     """`drafter.py rollout`."""
-    device = common.set_up(args.seed, args.device)
-    target = common.load_target(args.target, device, torch.bfloat16 if device.type == "cuda" else torch.float32)
+    target, device = common.set_up_target(args)
     tokens = common.load_tokens(args.corpus, "train").to(device)
     log = Log(args.out.with_name(args.out.name + ".log.jsonl"))
     budget, texts = Budget(args.steps, args.seconds), []
@@ -324,8 +336,7 @@ def rollout(args: argparse.Namespace) -> None:
 
 def tune(args: argparse.Namespace) -> None:
     """`drafter.py tune`."""
-    device = common.set_up(args.seed, args.device)
-    target = common.load_target(args.target, device, torch.bfloat16 if device.type == "cuda" else torch.float32)
+    target, device = common.set_up_target(args)
     drafter = load_drafter(args.init, target)
     with np.load(args.rollouts) as data:
         rollouts, prompt = torch.from_numpy(data["texts"].astype(np.int32)).to(device), int(data["prompt"])
@@ -341,7 +352,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
 
-    def command(run: object, steps: int, batch: int) -> argparse.ArgumentParser:
+    def command(run: Callable[[argparse.Namespace], None], steps: int, batch: int) -> argparse.ArgumentParser:
         sub = commands.add_parser(run.__name__)
         sub.set_defaults(run=run)
         sub.add_argument("--target", type=Path, required=True, help="unpacked checkpoint folder written by quantise.py")
@@ -352,7 +363,9 @@ def main() -> None:
     def fit_flags(sub: argparse.ArgumentParser, lr: float, blocks: int) -> None:
         sub.add_argument("--lr", type=float, default=lr, help="peak learning rate (default %(default)s)")
         sub.add_argument("--blocks", type=common.positive, default=blocks, help="blocks a text (default %(default)s)")
-        sub.add_argument("--log-every", type=common.positive, default=100, help="steps between log lines (default %(default)s)")
+        sub.add_argument(
+            "--log-every", type=common.positive, default=100, help="steps between log lines (default %(default)s)"
+        )
 
     sub = command(train, steps=6000, batch=48)
     fit_flags(sub, lr=2e-3, blocks=48)
@@ -362,8 +375,16 @@ def main() -> None:
     sub = command(rollout, steps=8, batch=1024)
     sub.add_argument("--corpus", type=Path, required=True, help="folder written by corpus.py")
     sub.add_argument("--prompt", type=common.positive, default=96, help="prompt tokens (default %(default)s)")
-    sub.add_argument("--new-tokens", type=common.positive, default=160, help="tokens the target adds (default %(default)s)")
-    sub.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.7], help="taken in turn, 0 is greedy (default %(default)s)")
+    sub.add_argument(
+        "--new-tokens", type=common.positive, default=160, help="tokens the target adds (default %(default)s)"
+    )
+    sub.add_argument(
+        "--temperatures",
+        type=float,
+        nargs="+",
+        default=[0.0, 0.7],
+        help="taken in turn, 0 is greedy (default %(default)s)",
+    )
 
     sub = command(tune, steps=2200, batch=96)
     fit_flags(sub, lr=4e-4, blocks=24)

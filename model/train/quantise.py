@@ -1,7 +1,7 @@
 """Quantises the routed experts to int4, groups of 32, as compressed-tensors' `pack-quantized` stores them.
 
-Layout per matrix [O, I]: `weight_packed` i32 [O, I/8], nibble i (low first) of word j is column 8j + i, stored as value + 8;
-`weight_scale` bf16 [O, I/32]; `weight_shape` i64 [O, I]. Everything else is copied as it is.
+Layout per matrix [O, I]: `weight_packed` i32 [O, I/8], nibble i (low first) of word j is column 8j + i, stored as
+value + 8; `weight_scale` bf16 [O, I/32]; `weight_shape` i64 [O, I]. Everything else is copied as it is.
 
 --out gets the packed checkpoint, --unpacked one of the same values with experts in f32, which transformers loads as any
 other: what drafter.py trains against. The error of each kind of matrix and, with --corpus, the validation loss before
@@ -109,7 +109,9 @@ def convert(weights: dict[str, torch.Tensor]) -> tuple[dict, dict, dict[str, lis
         packed[stem + "weight_shape"] = torch.tensor(list(weight.shape), dtype=torch.int64)
         unpacked[name] = value
     if not errors:
-        raise ToolError("the checkpoint has no tensor model.layers.N.mlp.experts.N.{gate,up,down}_proj.weight: nothing to quantise")
+        raise ToolError(
+            "the checkpoint has no tensor model.layers.N.mlp.experts.N.{gate,up,down}_proj.weight: nothing to quantise"
+        )
     return packed, unpacked, errors
 
 
@@ -126,11 +128,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", type=Path, required=True, help="checkpoint folder written by target.py")
     parser.add_argument("--out", type=Path, required=True, help="packed checkpoint folder to write")
-    parser.add_argument("--unpacked", type=Path, required=True, help="folder for the checkpoint of the same values, unpacked")
-    parser.add_argument("--corpus", type=Path, help="folder written by corpus.py: report the validation loss before and after")
-    parser.add_argument("--window", type=common.positive, default=1024, help="tokens a validation window (default %(default)s)")
-    parser.add_argument("--validation-windows", type=common.positive, help="validate on so many windows only (default: all)")
-    parser.add_argument("--batch", type=common.positive, default=16, help="validation windows at a time (default %(default)s)")
+    parser.add_argument(
+        "--unpacked", type=Path, required=True, help="folder for the checkpoint of the same values, unpacked"
+    )
+    parser.add_argument(
+        "--corpus", type=Path, help="folder written by corpus.py: report the validation loss before and after"
+    )
+    parser.add_argument(
+        "--window", type=common.positive, default=1024, help="tokens a validation window (default %(default)s)"
+    )
+    parser.add_argument(
+        "--validation-windows", type=common.positive, help="validate on so many windows only (default: all)"
+    )
+    parser.add_argument(
+        "--batch", type=common.positive, default=16, help="validation windows at a time (default %(default)s)"
+    )
     common.add_device_flags(parser)
     args = parser.parse_args()
     device = common.set_up(args.seed, args.device)
@@ -143,14 +155,18 @@ def main() -> None:
     write_checkpoint(args.target, args.out, packed, config | {"quantization_config": QUANTIZATION_CONFIG})
     write_checkpoint(args.target, args.unpacked, unpacked, config)
 
-    report: dict = {"bytes": {"before": source.stat().st_size, "after": (args.out / "model.safetensors").stat().st_size}}
+    report: dict = {
+        "bytes": {"before": source.stat().st_size, "after": (args.out / "model.safetensors").stat().st_size}
+    }
     report["relative_error"] = {kind: {"mean": sum(e) / len(e), "max": max(e)} for kind, e in errors.items()}
     if args.corpus is not None:
         held_out = common.load_tokens(args.corpus, "validation")
         report["validation_loss"] = {}
         for name, folder in (("before", args.target), ("after", args.unpacked)):
             model = common.load_target(folder, device, torch.float32)
-            report["validation_loss"][name] = common.validation_loss(model, held_out, args.window, args.batch, args.validation_windows)
+            report["validation_loss"][name] = common.validation_loss(
+                model, held_out, args.window, args.batch, args.validation_windows
+            )
     with common.atomic_file(args.out.with_name(args.out.name + ".report.json")) as path:
         write_json(path, report)
     for name, value in report.items():

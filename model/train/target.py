@@ -116,7 +116,7 @@ class Balancer:
 
 def save_checkpoint(model: DeepseekV3ForCausalLM, corpus: Path, out: Path) -> None:
     """Writes bf16 weights (selection biases stay f32), config, generation defaults and the tokenizer."""
-    for name, parameter in model.named_parameters():
+    for parameter in model.parameters():
         parameter.data = parameter.data.to(torch.bfloat16)
     model.config.dtype = torch.bfloat16
     with common.atomic_dir(out) as folder:
@@ -152,7 +152,14 @@ def train(args: argparse.Namespace) -> None:
 
     log = Log(args.out.with_name(args.out.name + ".log.jsonl"), append=args.resume)
     count = sum(p.numel() for p in model.parameters())
-    log(parameters=count, train_tokens=len(tokens), batch=args.batch, window=args.window, device=device.type, seed=args.seed)
+    log(
+        parameters=count,
+        train_tokens=len(tokens),
+        batch=args.batch,
+        window=args.window,
+        device=device.type,
+        seed=args.seed,
+    )
 
     def validate() -> None:
         model.eval()
@@ -178,12 +185,22 @@ def train(args: argparse.Namespace) -> None:
         step += 1
         if step <= 3 or step % args.log_every == 0:
             seen = step * args.batch * args.window
-            log(step=step, tokens=seen, seconds=budget.elapsed(), loss=loss.item(), lr=adam.param_groups[0]["lr"], imbalance=balancer.imbalance())
+            log(
+                step=step,
+                tokens=seen,
+                seconds=budget.elapsed(),
+                loss=loss.item(),
+                lr=adam.param_groups[0]["lr"],
+                imbalance=balancer.imbalance(),
+            )
         if step % args.validate_every == 0:
             validate()
         if budget.elapsed() - saved > args.save_seconds:
             with common.atomic_file(state_path) as path:
-                torch.save({"model": model.state_dict(), "adam": adam.state_dict(), "step": step, "seconds": budget.elapsed()}, path)
+                torch.save(
+                    {"model": model.state_dict(), "adam": adam.state_dict(), "step": step, "seconds": budget.elapsed()},
+                    path,
+                )
             saved = budget.elapsed()
     validate()
     save_checkpoint(model, args.corpus, args.out)
@@ -197,10 +214,18 @@ def main() -> None:
     common.add_run_flags(parser, steps=3050, batch=64)
     parser.add_argument("--window", type=common.positive, default=1024, help="tokens a sequence (default %(default)s)")
     parser.add_argument("--lr", type=float, default=3e-3, help="peak learning rate (default %(default)s)")
-    parser.add_argument("--validation-windows", type=common.positive, help="validate on so many windows only (default: all)")
-    parser.add_argument("--validate-every", type=common.positive, default=500, help="steps between validations (default %(default)s)")
-    parser.add_argument("--log-every", type=common.positive, default=50, help="steps between log lines (default %(default)s)")
-    parser.add_argument("--save-seconds", type=float, default=300.0, help="seconds between resumable states (default %(default)s)")
+    parser.add_argument(
+        "--validation-windows", type=common.positive, help="validate on so many windows only (default: all)"
+    )
+    parser.add_argument(
+        "--validate-every", type=common.positive, default=500, help="steps between validations (default %(default)s)"
+    )
+    parser.add_argument(
+        "--log-every", type=common.positive, default=50, help="steps between log lines (default %(default)s)"
+    )
+    parser.add_argument(
+        "--save-seconds", type=float, default=300.0, help="seconds between resumable states (default %(default)s)"
+    )
     parser.add_argument("--resume", action="store_true", help="go on from OUT.state.pt")
     train(parser.parse_args())
 
