@@ -31,10 +31,10 @@ class Node:
 
 
 def build_tree(log_probs: list[list[float]], budget: int) -> list[Node]:
-    """The `budget` most probable prefixes of independent marginals `log_probs` [depth][rank], rows descending.
+    """The `budget` most probable prefixes of independent marginals `log_probs` [depth][rank], each descending.
 
-    Best-first: popping a node offers its next sibling and its first child. Order: score descending, depth, rank, parent.
-    The first n nodes are the tree of budget n.
+    Best-first: popping a node offers its next sibling and its first child. Order: score descending, depth, rank,
+    parent. The first n nodes are the tree of budget n.
     """
     nodes: list[Node] = []
     scores = [0.0]

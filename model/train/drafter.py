@@ -6,9 +6,9 @@
 
 Each command writes one thing that the next one reads. acceptance.py measures the result.
 
-A block is a root (the last known token) and block_size - 1 mask tokens. Slot k > 0 predicts the token at root + k. Every
-slot attends to context features strictly before the root and to its whole block, in both directions. A context
-feature is the concatenated output of the tapped decoder layers. Embedding and output head are the target's.
+A block is a root (the last known token) and block_size - 1 mask tokens. Slot k > 0 predicts the token at root + k. A
+slot attends to context features strictly before the root and to its whole block, in both directions. A context feature
+is the concatenated output of the tapped decoder layers. Embedding and output head are the target's.
 """
 
 from __future__ import annotations
