@@ -9,13 +9,16 @@
 #[cfg(not(target_arch = "nvptx64"))]
 extern crate std;
 
+pub mod attention;
 mod block;
 pub mod embed;
+pub mod linear;
 pub mod norm;
 pub mod probe;
 pub mod rope;
 pub mod sample;
 pub mod swiglu;
+pub mod tree;
 
 #[cfg(test)]
 mod testing;

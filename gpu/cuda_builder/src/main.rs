@@ -1,6 +1,6 @@
 //! Rebuilds or checks the committed PTX of a kernel crate.
 //!
-//! `cuda_builder CRATE_DIR [--check] [--ptxas PROGRAM]`: without `--check` it writes `CRATE_DIR/ptx`; with it, it compares
+//! `build-ptx CRATE_DIR [--check] [--ptxas PROGRAM]`: without `--check` it writes `CRATE_DIR/ptx`; with it, it compares
 //! what the present compiler makes with what is there. `--ptxas` assembles each file and prints a table; spills fail.
 use cuda_builder::{Compiler, CudaBuilder, Error, Manifest, NvvmArch, manifest, ptxas};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ const IGNORED: [&str; 6] =
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let Some(options) = Options::parse(&arguments) else {
-        eprintln!("usage: cuda_builder CRATE_DIR [--check] [--ptxas PROGRAM]");
+        eprintln!("usage: build-ptx CRATE_DIR [--check] [--ptxas PROGRAM]");
         return ExitCode::from(2);
     };
     match run(&options) {

@@ -8,8 +8,17 @@ const BOUNDS: &str = "// coppice-launch-bounds ";
 /// Functions that the driver resolves.
 const DRIVER_FUNCTIONS: [&str; 1] = ["cudaGraphSetConditional"];
 /// Instructions that must not be duplicated or dropped: their counts are part of the manifest, for review.
-const COLLECTIVES: [&str; 8] =
-    ["barrier.", "bar.warp.sync", "shfl.sync", "vote.sync", "match.", "redux.sync", "ldmatrix.", "mma.sync"];
+const COLLECTIVES: [&str; 9] = [
+    "bar.sync",
+    "bar.arrive",
+    "bar.warp.sync",
+    "shfl.sync",
+    "vote.sync",
+    "match.",
+    "redux.sync",
+    "ldmatrix.",
+    "mma.sync",
+];
 
 /// Finished PTX.
 #[derive(Clone, Debug)]
@@ -135,8 +144,8 @@ mod tests {
 {
 \tshfl.sync.idx.b32 \t%r1, %r2, 0, 31, -1;
 \t@%p1 bra \t$L;
-\tbarrier.sync.aligned 0;
-\tbarrier.sync.aligned 0;
+\tbar.sync \t0;
+\tbar.sync \t0;
 \tret;
 }
 .visible .entry second()
@@ -157,7 +166,7 @@ mod tests {
     fn collectives_are_counted_by_kernel() {
         let ptx = Ptx::finish(ASSEMBLY, NvvmArch::Compute90).unwrap();
         let first = &ptx.kernels["first"].collectives;
-        assert_eq!((first["shfl.sync"], first["barrier"]), (1, 2));
+        assert_eq!((first["shfl.sync"], first["bar.sync"]), (1, 2));
         assert!(ptx.kernels["second"].collectives.is_empty());
     }
 

@@ -76,3 +76,15 @@ macro_rules! println {
         }
     }};
 }
+
+/// Repeats a block with a constant: `unroll!(I in [0 1 2 3] { ... })`. An array that lives in registers may only be indexed
+/// by constants, and the compiler does not always unroll a loop.
+#[macro_export]
+macro_rules! unroll {
+    ($index:ident in [$($value:literal)*] $body:block) => {
+        $({
+            const $index: usize = $value;
+            $body
+        })*
+    };
+}

@@ -1,0 +1,5 @@
+//! Attention of the round's rows over the KV cache. Projections before and after it are linear layers.
+mod online;
+mod verify;
+
+pub use verify::*;
