@@ -38,6 +38,12 @@ impl Candidate {
     /// Loses against everything.
     pub const NONE: Self = Self { value: f32::NEG_INFINITY, index: u32::MAX };
 
+    /// Whether `self` comes before `other` in the order of values falling and indices rising.
+    #[inline(always)]
+    pub fn precedes(self, other: Self) -> bool {
+        other.value < self.value || (other.value == self.value && other.index > self.index)
+    }
+
     /// The larger value; of equal ones the lower index. NaN never wins.
     #[inline(always)]
     pub fn better(self, other: Self) -> Self {

@@ -18,6 +18,7 @@ pub mod probe;
 pub mod rope;
 pub mod sample;
 pub mod swiglu;
+pub mod top_k;
 pub mod tree;
 
 #[cfg(test)]

@@ -327,11 +327,11 @@ macro_rules! instances {
             ///
             /// Row t sees the first `context` cache rows, and of the `tree_rows` after them those in its mask.
             ///
-            #[doc = concat!("* Shapes: `query` [tree_rows, heads, ", stringify!($latent + $rope), "] bf16; `cache` [>= context + tree_rows, ",
-                $cache_row, "] bf16, the row's last 8 elements unused; `mask` [tree_rows, ceil(tree_rows / 32)] u32; `context`")]
-            /// \[1\] u32; `partial` [splits, tree_rows x heads, latent] f32 and `log_sums` [splits, tree_rows x heads] f32,
-            /// scratch; `arrivals` [ceil(tree_rows x heads / 16)] u32, 0 at the first launch and after each; `out`
-            /// [tree_rows, heads, latent] bf16. `scale` is the softmax factor times log2(e).
+            #[doc = concat!("* Shapes: `query` [tree_rows, heads, ", stringify!($latent + $rope), "] bf16; `cache` [>= context + tree_rows, ", $cache_row, "] bf16, the row's last 8 elements unused.")]
+            /// * More shapes: `mask` [tree_rows, ceil(tree_rows / 32)] u32; `context` \[1\] u32; `out` [tree_rows, heads,
+            ///   latent] bf16. `scale` is the softmax factor times log2(e).
+            /// * Scratch: `partial` [splits, tree_rows x heads, latent] f32, `log_sums` [splits, tree_rows x heads] f32,
+            ///   `arrivals` [ceil(tree_rows x heads / 16)] u32, which is 0 at the first launch and after each.
             /// * Work: grid (ceil(tree_rows x heads / 16), splits); a block of 4 warps takes 16 rows and a share of the
             ///   tiles of 32 keys. Each warp scores 8 keys of a tile, then accumulates a quarter of the latent. The last
             ///   block of a row tile merges the splits. The grid does not depend on the context.
