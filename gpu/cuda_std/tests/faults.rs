@@ -291,3 +291,113 @@ fn an_mbarrier_must_be_initialised() {
     let fault = fault(&no_mbarrier::KERNEL, LaunchShape::new(1, 1).shared(8), (0,));
     assert_eq!(fault.kind, FaultKind::NoMbarrier { offset: 0 });
 }
+
+/// A ring of one stage, refilled by bulk copies. A careful producer waits for the readers, another only for its own copy.
+#[kernel(threads = 64)]
+pub unsafe fn ring(from: Global<u32>, out: GlobalMut<u32>, careful: u32) {
+    let t = thread::thread_idx_x();
+    let stage = shared::dynamic_shared_mem::<u32>();
+    let full = barrier::Mbarrier::at(stage.byte_add(256).cast());
+    let empty = barrier::Mbarrier::at(stage.byte_add(264).cast());
+    unsafe {
+        if t == 0 {
+            full.init(1);
+            empty.init(32);
+            barrier::fence_init();
+        }
+        thread::sync_threads();
+        for round in 0..3 {
+            if t == 0 {
+                if careful != 0 {
+                    empty.wait((round + 1) % 2);
+                } else if round > 0 {
+                    full.wait((round + 1) % 2);
+                }
+                full.arrive_expect_tx(128);
+                async_copy::copy_bulk(stage, from.add(32 * round as usize), 128, full);
+            }
+            if t >= 32 {
+                full.wait(round % 2);
+                out.add((32 * round + t - 32) as usize).write(stage.add(t - 32).read());
+                empty.arrive();
+            }
+        }
+    }
+}
+
+#[test]
+fn refilling_a_stage_that_is_still_read_is_a_race() {
+    let data: Vec<u32> = (0..96).collect();
+    let (from, out) = (Buffer::input("from", &data), Buffer::<u32>::poisoned("out", 96));
+    let shape = LaunchShape::new(1, 64).shared(272);
+    cuda_std::simulate::launch(&ring::KERNEL, shape, (from.ptr(), out.ptr_mut(), 1)).unwrap();
+    assert_eq!(out.to_vec(), data);
+    let mut races = 0;
+    for seed in 0..20 {
+        let arguments = (from.ptr(), out.ptr_mut(), 0);
+        let fault = Simulator::default().seed(seed).launch(&ring::KERNEL, shape, arguments).unwrap_err();
+        match fault.kind {
+            FaultKind::Race { .. } => races += 1,
+            // Under other schedules the producer laps a reader, who meets the next copy or waits for a phase that is over.
+            FaultKind::CopyInFlight { .. } | FaultKind::Deadlock { .. } => {}
+            _ => panic!("{fault}"),
+        }
+    }
+    assert!(races > 0);
+}
+
+#[kernel]
+pub unsafe fn exchange_in_a_warp(out: GlobalMut<u32>, sync: u32) {
+    let lane = warp::lane_id();
+    let tile = shared::dynamic_shared_mem::<u32>();
+    unsafe {
+        tile.add(lane).write(lane);
+        // A shuffle brings the lanes together but orders no memory.
+        let _ = warp::warp_shuffle_xor(warp::FULL_MASK, lane, 1, 32);
+        if sync != 0 {
+            warp::sync_warp(warp::FULL_MASK);
+        }
+        out.add(lane as usize).write(tile.add(31 - lane).read());
+    }
+}
+
+#[test]
+fn only_sync_warp_orders_the_memory_of_a_warp() {
+    let out = Buffer::<u32>::poisoned("out", 32);
+    let shape = LaunchShape::new(1, 32).shared(128);
+    cuda_std::simulate::launch(&exchange_in_a_warp::KERNEL, shape, (out.ptr_mut(), 1)).unwrap();
+    let fault = fault(&exchange_in_a_warp::KERNEL, shape, (out.ptr_mut(), 0));
+    assert!(matches!(fault.kind, FaultKind::Race { .. }), "{fault}");
+}
+
+#[kernel]
+pub unsafe fn forgets_its_copy(from: Global<u32>) {
+    let stage = shared::dynamic_shared_mem::<u32>();
+    let full = barrier::Mbarrier::at(stage.byte_add(128).cast());
+    unsafe {
+        full.init(1);
+        full.arrive_expect_tx(128);
+        async_copy::copy_bulk(stage, from, 128, full);
+    }
+}
+
+#[test]
+fn ending_with_a_bulk_copy_in_flight_is_named() {
+    let from = Buffer::input("from", &[1u32; 32]);
+    let fault = fault(&forgets_its_copy::KERNEL, LaunchShape::new(1, 1).shared(136), (from.ptr(),));
+    assert_eq!(fault.kind, FaultKind::CopyAtExit { offset: 0 });
+}
+
+#[kernel]
+pub unsafe fn shuffles_without_itself(out: GlobalMut<u32>) {
+    let lane = warp::lane_id();
+    unsafe { out.add(lane as usize).write(warp::warp_shuffle_idx(0x7fff_ffff, lane, 0, 32)) };
+}
+
+#[test]
+fn a_mask_must_name_the_caller() {
+    let out = Buffer::<u32>::poisoned("out", 32);
+    let fault = fault(&shuffles_without_itself::KERNEL, LaunchShape::new(1, 32), (out.ptr_mut(),));
+    assert_eq!(fault.thread, [31, 0, 0]);
+    assert!(matches!(fault.kind, FaultKind::NotInMask { lane: 31, .. }), "{fault}");
+}

@@ -341,7 +341,7 @@ fn deadlock(kernel: &'static str, block: &Block) -> Fault {
 
 impl Run {
     /// A random number below `n`, by xorshift.
-    fn random_below(&mut self, n: usize) -> usize {
+    pub fn random_below(&mut self, n: usize) -> usize {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
