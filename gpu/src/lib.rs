@@ -23,3 +23,8 @@ pub mod tree;
 
 #[cfg(test)]
 mod testing;
+
+/// The example in the README is compiled and run as a documentation test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

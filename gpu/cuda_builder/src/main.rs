@@ -7,8 +7,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// What a GPU build of the kernel crate does not read.
-const IGNORED: [&str; 6] =
-    ["cuda_builder", "cuda_std/src/simulate", "cuda_std/src/launch.rs", "cuda_std/tests", "src/testing.rs", "tests"];
+const IGNORED: [&str; 7] = [
+    "cuda_builder",
+    "cuda_std/examples",
+    "cuda_std/src/launch.rs",
+    "cuda_std/src/simulate",
+    "cuda_std/tests",
+    "src/testing.rs",
+    "tests",
+];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

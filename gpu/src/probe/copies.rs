@@ -80,7 +80,12 @@ pub unsafe fn probe_copy_bulk(input: Global<u32>, tiles: u32, out: GlobalMut<u32
             for tile in 0..tiles {
                 if t == 0 {
                     empty(tile).wait((tile / STAGES + 1) % 2);
-                    full(tile).arrive_expect_tx(256);
+                    if tile % 2 == 0 {
+                        full(tile).arrive_expect_tx(256);
+                    } else {
+                        full(tile).expect_tx(256);
+                        full(tile).arrive();
+                    }
                     barrier::fence_proxy_async();
                     let from = input.add((tile * 64) as usize);
                     async_copy::copy_bulk(ring.add(tile % STAGES * 64), from, 256, full(tile));

@@ -34,8 +34,9 @@ pub unsafe fn probe_math(x: Global<f32>, n: u32, out: GlobalMut<f32>) {
 
 /// Conversions of one pair of values a thread.
 ///
-/// `x` [n, 2] f32, `out` [10, n] u32: packed bf16, f16 and e4m3; the f16 that the e4m3 mean; the four bf16 pairs of the
-/// int4 in the bits of the first value; bf16 and f16 one at a time, back in f32. One thread a pair.
+/// `x` [n, 2] f32, `out` [11, n] u32: packed bf16, f16 and e4m3; the f16 that the e4m3 mean; the four bf16 pairs of the
+/// int4 in the bits of the first value; bf16 and f16 one at a time, back in f32; b x b + b for the
+/// packed bf16. One thread a pair.
 ///
 /// # Safety
 /// The buffers have those sizes.
@@ -48,8 +49,9 @@ pub unsafe fn probe_convert(x: Global<[f32; 2]>, n: u32, out: GlobalMut<u32>) {
             let [low, high] = x.add(i as usize).read_cached();
             let e4m3 = convert::e4m3x2_from_f32(low, high);
             let [n0, n1, n2, n3] = convert::int4x8_to_bf16x2(low.to_bits());
+            let bf16 = convert::bf16x2_from_f32(low, high);
             let results = [
-                convert::bf16x2_from_f32(low, high),
+                bf16,
                 convert::f16x2_from_f32(low, high),
                 e4m3.into(),
                 convert::e4m3x2_to_f16x2(e4m3),
@@ -59,6 +61,7 @@ pub unsafe fn probe_convert(x: Global<[f32; 2]>, n: u32, out: GlobalMut<u32>) {
                 n3,
                 Bf16::from_f32(low).to_f32().to_bits(),
                 F16::from_f32(high).to_f32().to_bits(),
+                convert::bf16x2_fma(bf16, bf16, bf16),
             ];
             for (row, value) in results.into_iter().enumerate() {
                 out.add(row * n as usize + i as usize).write_once(value);
@@ -133,7 +136,7 @@ mod tests {
         ]);
         x.extend([[1e-3, 2f32.powi(-10)], [2f32.powi(-25), 3.0 * 2f32.powi(-25)], [65504.0, 65519.0], [0.0019, 0.003]]);
         let n = x.len();
-        let (input, out) = (Buffer::input("x", &x), Buffer::<u32>::poisoned("out", 10 * n));
+        let (input, out) = (Buffer::input("x", &x), Buffer::<u32>::poisoned("out", 11 * n));
         let arguments = (input.ptr(), n as u32, out.ptr_mut());
         launch(&probe_convert::KERNEL, LaunchShape::new(n.div_ceil(32) as u32, 32), arguments).unwrap();
         let out = out.to_vec();
@@ -154,6 +157,12 @@ mod tests {
                 let value = (pair[0].to_bits() >> (4 * nibble) & 15) as f32 - 8.0;
                 let bf16 = convert::bf16x2_to_f32(found(4 + nibble % 4))[nibble / 4];
                 assert_eq!(bf16, value, "nibble {nibble} of {:#x}", pair[0].to_bits());
+            }
+            for (half, code) in bf16.into_iter().enumerate() {
+                let value = f64::from(f32::from_bits(code << 16));
+                let exact = value * value + value;
+                let value = f64::from(convert::bf16x2_to_f32(found(10))[half]);
+                assert!((value - exact).abs() <= exact.abs() / 256.0, "{pair:?}: {value}, expected {exact}");
             }
             assert_eq!(found(8), bf16[0] << 16);
             let sign = if pair[1].is_sign_negative() { -1.0 } else { 1.0 };
