@@ -11,6 +11,7 @@ extern crate std;
 
 pub mod attention;
 mod block;
+pub mod commit;
 pub mod embed;
 pub mod linear;
 pub mod norm;

@@ -138,7 +138,7 @@ macro_rules! instances {
             /// * Work: a block of 8 warps per 16 outputs; warp w takes chunks of 64 inputs w, w + 8, ..., in a ring filled
             ///   by cp.async. One order of addition an output, whatever the number of rows.
             /// * Shared memory: 8 rings of 2 to 8 stages of 512 x (2 + rows / 8) B; afterwards partial sums [8, rows, 16].
-            /// * Registers: 4 a row tile of sums, 8 of weights, 4 of x; under 80.
+            /// * Registers: 4 a row tile of sums, 8 of weights, 4 of x; 40 to 80.
             /// * Bytes: 2 x outputs x inputs, once; FLOPs: 2 x rows x outputs x inputs.
             /// * Alignment: `x` and `weight` 16 B; `inputs` a multiple of 32. Any number of outputs.
             /// * Tolerance: 2^-20 x sum_i |x w| for f32 accumulation, plus the rounding of a bf16 result.

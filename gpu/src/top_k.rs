@@ -22,7 +22,7 @@ const SUMS: u32 = 2 * THREADS / 32 * 8;
 ///   `sums` [rows, parts] of (f32, f32); parts = ceil(vocab / 2048). Past a part's end: -inf, id `u32::MAX`.
 /// * Work: grid (parts, rows), 256 threads; a thread holds 8 logits; k rounds of a block reduction.
 /// * Shared memory: 160 B: two candidates a warp, in turn, and a partial sum a warp.
-/// * Registers: 8 logits a thread; under 40.
+/// * Registers: 8 logits a thread; up to 40.
 /// * Bytes: 4 a logit, once; FLOPs: 3 a logit, and k comparisons.
 /// * Alignment: 4 B, `candidates` and `sums` 8 B. NaN never wins.
 /// * Tolerance: ids exact; sums 1e-5 relative: f32 additions and ex2.
@@ -93,7 +93,7 @@ pub unsafe fn top_k_parts(
 /// * Work: a block of 256 threads a row; thread p offers the best of part p that is not taken yet; k rounds of a block
 ///   reduction.
 /// * Shared memory: 160 B, as there.
-/// * Registers: under 40.
+/// * Registers: up to 40.
 /// * Bytes: 8 x parts x (k + 1) a row; FLOPs: k comparisons.
 /// * Alignment: 4 B, `candidates` and `sums` 8 B.
 /// * Tolerance: ids exact; log-probabilities 1e-5 plus the rounding of the difference.

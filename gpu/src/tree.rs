@@ -15,7 +15,7 @@ const THREADS: u32 = 128;
 ///   `mask` [rows, ceil(rows / 32)] u32, bit u % 32 of word u / 32.
 /// * Work: a thread a row walks up to the root, once a word of its mask.
 /// * Shared memory: none.
-/// * Registers: under 24.
+/// * Registers: under 32.
 /// * Bytes: rows x depth x words reads from L1; FLOPs: none.
 /// * Alignment: 4 B. Any number of rows.
 /// * Tolerance: exact.

@@ -14,12 +14,14 @@
 //! comments into directives, and check the result ([`ptx`]). A [`Manifest`] beside committed PTX says from which sources
 //! it was made, so that nobody needs the compiler who has not changed a kernel.
 mod compiler;
+mod embed;
 mod error;
 pub mod manifest;
 pub mod ptx;
 pub mod ptxas;
 
 pub use compiler::Compiler;
+pub use embed::{Embedded, Origin, embed};
 pub use error::Error;
 pub use manifest::Manifest;
 pub use ptx::Ptx;
