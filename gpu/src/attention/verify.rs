@@ -1,46 +1,11 @@
 //! Verify attention: the rows of a tree over context and tree, in the absorbed form of MLA.
 use super::online::State;
+use super::split::{Parts, arrive_last, merge};
+use super::tile::{KEYS, Layout, ROWS, SCORE_STRIDE, STAGES, WARPS, clear_missing, load_query, score};
 use cuda_std::barrier::{self, Mbarrier};
 #[cfg(not(target_arch = "nvptx64"))]
 use cuda_std::launch::LaunchShape;
-use cuda_std::{async_copy, atomic, convert, grid, prelude::*, shared, unroll};
-
-/// Warps of a block: each scores 8 keys of a tile, then accumulates a quarter of the values.
-const WARPS: u32 = 4;
-/// Query rows of a block: one mma tile.
-const ROWS: u32 = 16;
-/// Keys of a tile.
-const KEYS: u32 = 32;
-/// Tiles in shared memory: one in use, one on its way.
-const STAGES: u32 = 2;
-/// f32 elements of a row of scores; 4 more than needed, so that rows start in different banks.
-const SCORE_STRIDE: u32 = KEYS + 4;
-
-/// Sizes of a head, from which everything else follows. The tile's rows lie as in the cache, padded by 16 bytes so that
-/// `ldmatrix` meets no bank conflict.
-#[derive(Clone, Copy)]
-struct Layout {
-    /// Elements of a query or key: latent and rope.
-    width: u32,
-    /// Bytes of a row, here and in the cache.
-    row: u32,
-    /// Offsets in shared memory, bytes.
-    keys: u32,
-    scores: u32,
-    barriers: u32,
-    total: u32,
-}
-
-impl Layout {
-    const fn new(latent: u32, rope: u32) -> Self {
-        let width = latent + rope;
-        let row = 2 * width + 16;
-        let keys = ROWS * row;
-        let scores = keys + STAGES * KEYS * row;
-        let barriers = scores + ROWS * SCORE_STRIDE * 4;
-        Self { width, row, keys, scores, barriers, total: barriers + STAGES * 8 + 8 }
-    }
-}
+use cuda_std::{async_copy, convert, grid, prelude::*, shared, unroll};
 
 /// Arguments that do not depend on the size of a head.
 #[derive(Clone, Copy)]
@@ -49,9 +14,7 @@ struct Round {
     cache: Global<Bf16>,
     mask: Global<u32>,
     context: Global<u32>,
-    partial: GlobalMut<f32>,
-    log_sums: GlobalMut<f32>,
-    arrivals: GlobalMut<u32>,
+    parts: Parts,
     out: GlobalMut<Bf16>,
     heads: u32,
     tree_rows: u32,
@@ -175,18 +138,22 @@ unsafe fn verify<const LATENT: u32, const ROPE: u32, const COLUMNS: usize>(round
             if row < rows {
                 let inverse = if state.sum == 0.0 { 0.0 } else { math::rcp(state.sum) };
                 let at = (split * rows + row) as usize;
-                let to = round.partial.add(at * LATENT as usize + (warp * LATENT / WARPS + 2 * t) as usize);
+                let to = round.parts.values.add(at * LATENT as usize + (warp * LATENT / WARPS + 2 * t) as usize);
                 for (tile, sum) in sums.iter().enumerate() {
                     let value = [sum[2 * HALF] * inverse, sum[2 * HALF + 1] * inverse];
                     to.add(8 * tile).cast::<[f32; 2]>().write(value);
                 }
                 if warp == 0 && t == 0 {
-                    round.log_sums.add(at).write(state.log_sum());
+                    round.parts.log_sums.add(at).write(state.log_sum());
                 }
             }
         });
-        if arrive_last(round.arrivals.add(thread::block_idx_x() as usize), splits, base.byte_add(layout.total - 8)) {
-            merge::<LATENT>(round, first_row, rows, splits);
+        if arrive_last(
+            round.parts.arrivals.add(thread::block_idx_x() as usize),
+            splits,
+            base.byte_add(layout.total - 8),
+        ) {
+            merge::<LATENT>(round.parts, round.out, first_row, rows, splits);
         }
         grid::dependency_launch();
     }
@@ -211,111 +178,6 @@ unsafe fn visible(mask: Global<u32>, key: u32, context: u32, row: u32, tree_rows
     // SAFETY: row and node are rows of the mask.
     let bits = unsafe { mask.add((row * tree_rows.div_ceil(32) + node / 32) as usize).read() };
     bits >> (node % 32) & 1 == 1
-}
-
-/// Copies the block's query rows into shared memory, with zeros for rows that do not exist.
-#[inline(always)]
-unsafe fn load_query(to: Shared<Bf16>, query: Global<Bf16>, layout: Layout, first_row: u32, rows: u32) {
-    let vectors = layout.width / 8;
-    let mut i = thread::thread_idx_x();
-    while i < ROWS * vectors {
-        let (row, vector) = (i / vectors, i % vectors);
-        // SAFETY: inside the query where the row exists, and inside the tile.
-        unsafe {
-            let from = query.add((first_row + row) as usize * layout.width as usize + 8 * vector as usize);
-            let value = if first_row + row < rows { from.cast::<[u32; 4]>().read() } else { [0; 4] };
-            to.byte_add(row * layout.row + 16 * vector).cast::<[u32; 4]>().write(value);
-        }
-        i += WARPS * 32;
-    }
-}
-
-/// Zeros for the rows of a tile past its `present` keys: 0 x garbage might be NaN.
-#[inline(always)]
-unsafe fn clear_missing(tile: Shared<Bf16>, layout: Layout, present: u32) {
-    let mut offset = present * layout.row + thread::thread_idx_x() * 16;
-    while offset < KEYS * layout.row {
-        // SAFETY: inside the tile, where no copy lands.
-        unsafe { tile.byte_add(offset).cast::<[u32; 4]>().write([0; 4]) };
-        offset += WARPS * 32 * 16;
-    }
-}
-
-/// Scores of 16 rows against the warp's 8 keys of the tile, unscaled, into shared memory.
-#[inline(always)]
-unsafe fn score(query: Shared<Bf16>, keys: Shared<Bf16>, scores: Shared<f32>, layout: Layout, warp: u32) {
-    // SAFETY: whole warps come here; query and tile are complete; each warp writes its own columns.
-    unsafe {
-        let lane = thread::thread_idx_x() % 32;
-        // Query: rows 0..16 by columns 0..16 a step. Keys: 8 rows by columns 0..32, two steps a load.
-        let q = query.byte_add(lane % 16 * layout.row + lane / 16 * 16);
-        let k = keys.byte_add((8 * warp + lane % 8) * layout.row + lane / 8 * 16);
-        let steps = layout.width / 16;
-        let mut s = [0.0f32; 4];
-        let mut step = 0;
-        while step + 2 <= steps {
-            let [b0, b1, b2, b3] = mma::ldmatrix_x4(k.byte_add(32 * step));
-            s = mma::m16n8k16_bf16(mma::ldmatrix_x4(q.byte_add(32 * step)), [b0, b1], s);
-            s = mma::m16n8k16_bf16(mma::ldmatrix_x4(q.byte_add(32 * step + 32)), [b2, b3], s);
-            step += 2;
-        }
-        if step < steps {
-            let k = keys.byte_add((8 * warp + lane % 8) * layout.row + lane / 8 % 2 * 16);
-            let b = mma::ldmatrix_x2(k.byte_add(32 * step));
-            s = mma::m16n8k16_bf16(mma::ldmatrix_x4(q.byte_add(32 * step)), b, s);
-        }
-        let to = scores.add(lane / 4 * SCORE_STRIDE + 8 * warp + lane % 4 * 2).cast::<[f32; 2]>();
-        to.write([s[0], s[1]]);
-        to.byte_add(8 * SCORE_STRIDE * 4).write([s[2], s[3]]);
-    }
-}
-
-/// Whether this block is the last of `blocks` to come here; its earlier writes, and those of the others, are visible then.
-/// Leaves the counter at 0 for the next launch.
-#[inline(always)]
-unsafe fn arrive_last(counter: GlobalMut<u32>, blocks: u32, flag: Shared<Bf16>) -> bool {
-    // SAFETY: all threads of the block come here together; the flag is used for nothing else.
-    unsafe {
-        let flag = flag.cast::<u32>();
-        thread::device_fence();
-        thread::sync_threads();
-        if thread::thread_idx_x() == 0 {
-            let last = atomic::fetch_add(counter, 1) == blocks - 1;
-            if last {
-                atomic::store_relaxed(counter, 0);
-            }
-            flag.write(last.into());
-        }
-        thread::sync_threads();
-        flag.read() != 0
-    }
-}
-
-/// Merges the splits' results of 16 rows, in the order of splits.
-#[inline(always)]
-unsafe fn merge<const LATENT: u32>(round: Round, first_row: u32, rows: u32, splits: u32) {
-    let mut i = thread::thread_idx_x();
-    while i < ROWS * LATENT {
-        let (row, column) = (first_row + i / LATENT, i % LATENT);
-        if row < rows {
-            // SAFETY: inside the partial results, which are complete.
-            unsafe {
-                let mut state = State::EMPTY;
-                let mut sum = 0.0;
-                for split in 0..splits {
-                    let at = (split * rows + row) as usize;
-                    let log_sum = round.log_sums.add(at).read();
-                    sum *= state.raise(log_sum);
-                    let weight = state.weight(log_sum);
-                    state.sum += weight;
-                    sum = math::fma(weight, round.partial.add(at * LATENT as usize + column as usize).read(), sum);
-                }
-                let to = round.out.add(row as usize * LATENT as usize + column as usize);
-                to.write(Bf16::from_f32(sum * math::rcp(state.sum)));
-            }
-        }
-        i += WARPS * 32;
-    }
 }
 
 macro_rules! instances {
@@ -358,8 +220,8 @@ macro_rules! instances {
                 tree_rows: u32,
                 scale: f32,
             ) {
-                let round =
-                    Round { query, cache, mask, context, partial, log_sums, arrivals, out, heads, tree_rows, scale };
+                let parts = Parts { values: partial, log_sums, arrivals };
+                let round = Round { query, cache, mask, context, parts, out, heads, tree_rows, scale };
                 // SAFETY: the contract is the same.
                 unsafe { verify::<$latent, $rope, $columns>(round) }
             }
