@@ -40,8 +40,9 @@ pub fn run(args: &InspectArgs) -> Result<Outcome> {
 }
 
 fn describe(source: &Source) -> Result<ModelReport> {
+    let drafter = is_drafter(source)?;
     let checkpoint = source.checkpoint()?;
-    Ok(if is_drafter(source)? {
+    Ok(if drafter {
         ModelReport::drafter(&DraftModel::load(source)?, &checkpoint)
     } else {
         ModelReport::target(&TargetModel::load(source)?, &checkpoint)
