@@ -81,7 +81,7 @@ fn every_mode_budget_and_backend_prints_the_same_text() {
             &["--spec", "ddtree", "--tree-budget", "0"],
             &["--spec", "ddtree", "--tree-budget", "33"],
             &["--device", "deferred"],
-            &["--threads", "1"],
+            &["--threads", "2"],
         ];
         for variant in variants {
             let text = succeed(base().args(variant));
@@ -175,8 +175,7 @@ fn the_object_is_written_to_a_file_beside_the_text() {
 
 #[test]
 fn sampling_flags_override_the_models_defaults() {
-    let generate =
-        |args: &[&str]| ids(&json(generate!().args([PROMPT, "-n", "24", "--json"]).args(args)), "token_ids");
+    let generate = |args: &[&str]| ids(&json(generate!().args([PROMPT, "-n", "24", "--json"]).args(args)), "token_ids");
     let greedy = generate(&["--temp", "0"]);
     assert_eq!(generate(&["--top-k", "1"]), greedy);
     assert_eq!(generate(&["--top-p", "0"]), greedy);
@@ -193,12 +192,8 @@ fn sampling_flags_override_the_models_defaults() {
 #[test]
 fn a_prompt_of_odd_text_survives() {
     let prompt = "// 漢字 🦀 \u{0}é\r\n\t";
-    let mut child = generate!()
-        .args(["generate", "-n", "8", "--json"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child =
+        generate!().args(["-n", "8", "--json"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(prompt.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -71,41 +71,18 @@ fn s13_a_stop_string_inside_an_accepted_block_cuts_text_and_ids() {
         let kept = &text[..text.find(stop).unwrap().min(text.find(late).unwrap())];
         let shortest = (0..=tokens.len()).find(|n| tokenizer.decode(&tokens[..*n], true).starts_with(kept)).unwrap();
         for mode in modes {
-            let mut command = generate!();
-            command.args([
-                "generate",
-                PROMPT,
-                "--temp",
-                "0",
-                "--ignore-eos",
-                "-n",
-                "48",
-                "--stop",
-                late,
-                "--stop",
-                stop,
-            ]);
-            command.args(mode);
-            let report = json(command.arg("--json"));
+            let answer = |form: &str| {
+                let mut command = generate!();
+                command.args([PROMPT, "--temp=0", "--ignore-eos", "-n48", "--stop", stop, "--stop", late]);
+                command.args(mode).arg(form);
+                command
+            };
+            let report = json(&mut answer("--json"));
             assert_eq!(report["text"], kept, "{mode:?} {stop:?} {late:?}");
             assert_eq!(ids(&report, "token_ids"), &tokens[..shortest], "{mode:?} {stop:?}");
             assert_eq!(report["finish_reason"], "stop");
             for form in ["--stream", "--no-stream"] {
-                let mut command = generate!();
-                command.args([
-                    "generate",
-                    PROMPT,
-                    "--temp",
-                    "0",
-                    "--ignore-eos",
-                    "-n",
-                    "48",
-                    "--stop",
-                    late,
-                    "--stop",
-                    stop,
-                ]);
-                assert_eq!(succeed(command.args(mode).arg(form)), kept, "{mode:?} {form} {stop:?}");
+                assert_eq!(succeed(&mut answer(form)), kept, "{mode:?} {form} {stop:?}");
             }
         }
     }

@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Generate text with MLA + MoE language models (DeepSeek-V3, Kimi-K2) by DFlash drafting and DDTree verification.
 #[derive(Debug, Parser)]
-#[command(name = "coppice", bin_name = "coppice", version, max_term_width = 80)]
+#[command(name = "coppice", bin_name = "coppice", version, max_term_width = 80, args_override_self = true)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Flags,
