@@ -26,7 +26,7 @@ struct InspectReport {
 /// Anything wrong with the files; a closed standard output.
 pub fn run(args: &InspectArgs) -> Result<Outcome> {
     let models = args.sources.iter().map(describe).collect::<Result<Vec<_>>>()?;
-    let report = InspectReport { schema: schema::INSPECT, models, env: Build::new() };
+    let report = InspectReport { schema: schema::INSPECT, models, env: Build::of_this_process() };
     if let Some(path) = &args.output {
         output::write_json(&report, path)?;
     }
