@@ -14,6 +14,16 @@ macro_rules! coppice {
     };
 }
 
+/// `coppice generate` on one thread: tests run side by side.
+#[macro_export]
+macro_rules! generate {
+    () => {{
+        let mut command = $crate::coppice!();
+        command.args(["generate", "--threads", "1"]);
+        command
+    }};
+}
+
 /// A command of the binary at `path` with nothing on standard input.
 pub fn command(path: &str) -> Command {
     let mut command = Command::new(path);

@@ -50,7 +50,7 @@ fn report(args: &GenerateArgs, plan: &Plan, loaded: &Loaded, load: Duration, ans
         warn_of_low_acceptance(args, &acceptance);
     }
     let env = Environment {
-        build: Build::new(),
+        build: Build::of_this_process(),
         device: loaded.session.backend_name(),
         cpu: CpuEnvironment::new(args.device.threads),
         model: loaded.target_identity(),

@@ -107,7 +107,8 @@ impl Observer for TextObserver<'_> {
     }
 }
 
-#[cfg(all(test, feature = "embedded-model"))]
+#[cfg(test)]
+#[cfg(feature = "embedded-model")]
 mod tests {
     use super::*;
     use coppice_model::Source;
