@@ -51,11 +51,13 @@ fn e4m3<S: Simd>(s: S, words: S::U) -> S::F {
     s.mul(s.as_f(bits), s.splat(f32::from_bits((127 + 120) << 23)))
 }
 
-/// The scale of a block, NaN if a number of the block is: that makes every sum with the block NaN, as it should be.
+/// The scale of a block, NaN in the lanes of words that hold a NaN: every sum with the word's columns is then NaN, as it
+/// should be.
 #[inline(always)]
 fn guarded<S: Simd>(s: S, words: S::U, scale: f32) -> S::F {
-    let magnitudes = s.and(words, s.splat_u(0x7f7f_7f7f));
-    s.splat(if s.any_byte_eq(magnitudes, 0x7f) { f32::NAN } else { scale })
+    // A carry into the sign bit tells a byte of seven ones.
+    let carried = s.add_u(s.and(words, s.splat_u(0x7f7f_7f7f)), s.splat_u(0x0101_0101));
+    s.nan_where(s.and(carried, s.splat_u(0x8080_8080)), s.splat(scale))
 }
 
 // SAFETY: blocks are 64 columns within the row; the rest is copied by its length.

@@ -105,7 +105,8 @@ impl Crowd {
             self.alone.store(next, Ordering::Relaxed);
             self.next.store(2 * next, Ordering::Relaxed);
         } else {
-            self.next.store(next - next / ALONE.start, Ordering::Relaxed);
+            // Forgotten over some hundred regions.
+            self.next.store(next - next / 512, Ordering::Relaxed);
         }
     }
 }

@@ -165,11 +165,11 @@ impl Simd for Avx2 {
         halves!(a, b => _mm256_add_epi32(a, b))
     }
     #[inline(always)]
-    fn any_byte_eq(self, x: U, byte: u8) -> bool {
-        cpu!({
-            let byte = _mm256_set1_epi8(byte.cast_signed());
-            let equal = _mm256_or_si256(_mm256_cmpeq_epi8(x[0], byte), _mm256_cmpeq_epi8(x[1], byte));
-            _mm256_movemask_epi8(equal) != 0
+    fn nan_where(self, bits: U, x: F) -> F {
+        // All ones is a NaN.
+        halves!(bits, x => {
+            let zero = _mm256_cmpeq_epi32(bits, _mm256_setzero_si256());
+            _mm256_or_ps(x, _mm256_castsi256_ps(_mm256_xor_si256(zero, _mm256_set1_epi32(-1))))
         })
     }
     #[inline(always)]

@@ -148,8 +148,8 @@ impl Simd for Avx512 {
         cpu!(_mm512_add_epi32(a, b))
     }
     #[inline(always)]
-    fn any_byte_eq(self, x: __m512i, byte: u8) -> bool {
-        cpu!(_mm512_cmpeq_epi8_mask(x, _mm512_set1_epi8(byte.cast_signed())) != 0)
+    fn nan_where(self, bits: __m512i, x: __m512) -> __m512 {
+        cpu!(_mm512_mask_mov_ps(x, _mm512_test_epi32_mask(bits, bits), _mm512_set1_ps(f32::NAN)))
     }
     #[inline(always)]
     fn prefetch<T>(self, p: *const T) {

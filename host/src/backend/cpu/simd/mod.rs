@@ -174,8 +174,8 @@ pub(crate) trait Simd: Copy {
     fn sar<const N: u32>(self, x: Self::U) -> Self::U;
     fn and(self, a: Self::U, b: Self::U) -> Self::U;
     fn add_u(self, a: Self::U, b: Self::U) -> Self::U;
-    /// Whether any of the 64 bytes is `byte`.
-    fn any_byte_eq(self, x: Self::U, byte: u8) -> bool;
+    /// `x`, but NaN where `bits` are not all 0.
+    fn nan_where(self, bits: Self::U, x: Self::F) -> Self::F;
     /// Asks for the cache line of `p`, which may point anywhere.
     fn prefetch<T>(self, p: *const T);
     /// The same bits.

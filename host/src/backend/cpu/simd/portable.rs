@@ -129,8 +129,8 @@ impl Simd for Portable {
         zip(a, b, u32::wrapping_add)
     }
     #[inline(always)]
-    fn any_byte_eq(self, x: Self::U, byte: u8) -> bool {
-        x.iter().any(|word| word.to_ne_bytes().contains(&byte))
+    fn nan_where(self, bits: Self::U, x: Self::F) -> Self::F {
+        zip(bits, x, |bits, x| if bits == 0 { x } else { f32::NAN })
     }
     #[inline(always)]
     fn prefetch<T>(self, _: *const T) {}
