@@ -38,11 +38,12 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    pub(super) const ALL: [Kind; 9] = [
+    pub(super) const ALL: [Kind; 10] = [
         Kind::F32,
         Kind::F16,
         Kind::Bf16,
         Kind::Fp8([128, 128]),
+        Kind::Fp8([4, 64]),
         Kind::Fp8([3, 64]),
         Kind::Fp8([2, 5]),
         Kind::Int4(32),
@@ -71,7 +72,7 @@ impl Kind {
             Kind::Fp8(block) => Storage::Fp8Block {
                 // Every pattern but the two NaN.
                 values: Slice::from_vec(
-                    values.iter().map(|_| (random.bits() % 127 | random.bits() & 128) as u8).collect(),
+                    values.iter().map(|_| ((random.bits() % 127) | (random.bits() & 128)) as u8).collect(),
                 ),
                 scale_inv: Slice::from_vec(
                     (0..rows.div_ceil(block[0]) * cols.div_ceil(block[1]))

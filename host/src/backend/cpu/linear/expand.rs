@@ -48,8 +48,8 @@ pub(super) struct ByDefinition<'a>(pub(super) &'a Weight);
 unsafe impl<S: Simd> Decode<S> for ByDefinition<'_> {
     const PLANES: usize = 1;
     const REST_PLANES: usize = 1;
+    const IN_REGISTERS: bool = false;
     type Block = S::F;
-    type Rest = S::F;
 
     #[inline(always)]
     fn blocks(&self) -> (usize, usize) {
@@ -65,16 +65,12 @@ unsafe impl<S: Simd> Decode<S> for ByDefinition<'_> {
         unsafe { s.load(lanes.as_ptr()) }
     }
     #[inline(always)]
-    fn plane<const I: usize>(_: S, block: S::F) -> S::F {
-        block
-    }
-    #[inline(always)]
     unsafe fn rest(&self, s: S, row: usize, _: usize) -> S::F {
         // SAFETY: the caller's promise.
         unsafe { self.block(s, row, self.0.cols / LANES) }
     }
     #[inline(always)]
-    fn rest_plane<const I: usize>(_: S, block: S::F) -> S::F {
+    fn plane<const I: usize>(_: S, block: S::F) -> S::F {
         block
     }
 }

@@ -95,13 +95,13 @@ fn multiply_body<S: Simd>(s: S, weight: &Weight, inputs: Inputs<'_>, out: &mut S
             check(values.len(), rows * cols);
             check(scale_inv.len(), rows.div_ceil(block[0]) * cols.div_ceil(block[1]));
             // SAFETY: as above.
-            unsafe { product(s, &Fp8 { values, scale_inv, cols, block: *block }, &inputs, out) };
+            unsafe { product(s, &Fp8::new(values, scale_inv, cols, *block), &inputs, out) };
         }
         Storage::Int4Group { packed, scale, group } if inputs.rows.layout == Layout::Octets => {
             check(packed.len(), rows * (cols / 8));
             check(scale.len(), rows * (cols / group));
             // SAFETY: as above.
-            unsafe { product(s, &Int4 { packed, scale, cols, group: *group }, &inputs, out) };
+            unsafe { product(s, &Int4::new(packed, scale, cols, *group), &inputs, out) };
         }
         Storage::Fp8Block { .. } | Storage::Int4Group { .. } => {
             // SAFETY: as above.

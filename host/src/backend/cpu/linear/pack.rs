@@ -3,6 +3,8 @@
 
 use coppice_model::weight::{Storage, Weight};
 
+use super::fp8::Fp8;
+use super::int4::Int4;
 use crate::backend::cpu::buffer::Buffer;
 use crate::backend::cpu::pool::{Pool, Slab};
 use crate::backend::cpu::simd::{LANES, kernel};
@@ -32,10 +34,8 @@ impl Layout {
         match &weight.storage {
             Storage::F32(_) | Storage::F16(_) => Layout::Plain,
             Storage::Bf16(_) => Layout::Pairs,
-            Storage::Fp8Block { block, .. } if block[1] > 0 && block[1] % 64 == 0 => Layout::Quads,
-            Storage::Int4Group { group, .. } if *group > 0 && group % 32 == 0 && weight.cols % group == 0 => {
-                Layout::Octets
-            }
+            Storage::Fp8Block { block, .. } if Fp8::takes(*block) => Layout::Quads,
+            Storage::Int4Group { group, .. } if Int4::takes(weight.cols, *group) => Layout::Octets,
             // Scales of other shapes: the rows are expanded beforehand.
             Storage::Fp8Block { .. } | Storage::Int4Group { .. } => Layout::Plain,
         }
