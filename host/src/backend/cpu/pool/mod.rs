@@ -11,7 +11,7 @@ use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -22,8 +22,9 @@ use super::simd::Isa;
 /// between two regions of a token, far shorter than a scheduler's time slice.
 const SPIN: Duration = Duration::from_micros(60);
 
-/// Regions that run on the caller alone after one that waited in vain for a worker: at first, and at most.
-const ALONE: Range<u32> = 64..4096;
+/// After a region whose owner waited in vain for a worker, regions run on their callers alone for this many times as long
+/// as it waited: under lasting load the trials that follow cost at most a fifth of the time.
+const ALONE: u32 = 4;
 
 /// A task: its function and the closure it is called on.
 #[derive(Clone, Copy)]
@@ -80,33 +81,32 @@ pub struct Pool {
 /// What the owners of regions learned about other load on the machine: a worker that the system takes off its core in the
 /// middle of a task holds its region up for a time slice, which is a thousand times the region's own time. While that
 /// happens, regions do better on one thread. Owners of regions write it, one at a time.
-#[derive(Default)]
 struct Crowd {
-    /// Regions still to run alone.
-    alone: AtomicU32,
-    /// How many there will be next time.
-    next: AtomicU32,
+    epoch: Instant,
+    /// Nanoseconds after `epoch` until which regions run alone.
+    alone_until: AtomicU64,
 }
 
 impl Crowd {
-    /// Whether the next region is to run alone.
-    fn is_present(&self) -> bool {
-        let alone = self.alone.load(Ordering::Relaxed);
-        if alone > 0 {
-            self.alone.store(alone - 1, Ordering::Relaxed);
-        }
-        alone > 0
+    fn new() -> Crowd {
+        Crowd { epoch: Instant::now(), alone_until: AtomicU64::new(0) }
     }
 
-    /// Takes note of a region: whether its owner waited for a worker longer than the region's work explains.
-    fn note(&self, held_up: bool) {
-        let next = self.next.load(Ordering::Relaxed).clamp(ALONE.start, ALONE.end);
-        if held_up {
-            self.alone.store(next, Ordering::Relaxed);
-            self.next.store(2 * next, Ordering::Relaxed);
-        } else {
-            // Forgotten over some hundred regions.
-            self.next.store(next - next / 512, Ordering::Relaxed);
+    fn nanoseconds(&self, time: Instant) -> u64 {
+        time.duration_since(self.epoch).as_nanos() as u64
+    }
+
+    /// Whether a region that starts at `now` is to run alone.
+    fn is_present(&self, now: Instant) -> bool {
+        self.nanoseconds(now) < self.alone_until.load(Ordering::Relaxed)
+    }
+
+    /// Takes note of a region that started at `start` and whose owner then waited for workers, beyond its spinning.
+    fn note(&self, start: Instant, waited: Duration) {
+        // A wait no longer than the owner's own work is the last task of a worker.
+        if !waited.is_zero() && 2 * waited > start.elapsed() {
+            let until = self.nanoseconds(Instant::now()) + self.nanoseconds(self.epoch + ALONE * waited);
+            self.alone_until.store(until, Ordering::Relaxed);
         }
     }
 }
@@ -135,7 +135,7 @@ impl Pool {
                 std::thread::Builder::new().name(format!("cpu-{i}")).spawn(move || shared.serve()).ok()
             })
             .collect();
-        Pool { shared, busy: AtomicBool::new(false), workers, isa, crowd: Crowd::default() }
+        Pool { shared, busy: AtomicBool::new(false), workers, isa, crowd: Crowd::new() }
     }
 
     /// Threads that work on a region, the caller's included.
@@ -157,10 +157,12 @@ impl Pool {
             return;
         }
         let _busy = Busy(&self.busy);
-        if self.crowd.is_present() {
+        let start = Instant::now();
+        if self.crowd.is_present(start) {
             (0..tasks).for_each(task);
         } else {
-            self.crowd.note(self.shared.region(&task, tasks));
+            let waited = self.shared.region(&task, tasks);
+            self.crowd.note(start, waited);
         }
     }
 
@@ -334,9 +336,8 @@ fn spin_until(mut done: impl FnMut() -> bool) -> bool {
 }
 
 impl Shared {
-    /// Runs a region; the caller holds `Pool::busy`. Whether it waited for a worker longer than it had worked itself.
-    fn region<F: Fn(usize) + Sync>(&self, task: &F, tasks: usize) -> bool {
-        let start = Instant::now();
+    /// Runs a region; the caller holds `Pool::busy`. Returns what [`Shared::close`] does.
+    fn region<F: Fn(usize) + Sync>(&self, task: &F, tasks: usize) -> Duration {
         // SAFETY: the previous region was closed and emptied before its owner gave up `busy`, so no worker reads.
         unsafe { *self.job.get() = Job { call: call::<F>, closure: std::ptr::from_ref(task).cast(), tasks } };
         self.next.0.store(0, Ordering::Relaxed);
@@ -360,7 +361,7 @@ impl Shared {
         if let Some(panic) = lock(&self.panic).take() {
             resume_unwind(panic);
         }
-        !waited.is_zero() && 2 * waited > start.elapsed()
+        waited
     }
 
     /// The next task of a region of `tasks`.

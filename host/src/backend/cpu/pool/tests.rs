@@ -35,7 +35,7 @@ fn workers_that_parked_work_again() {
     for _ in 0..20 {
         std::thread::sleep(3 * SPIN);
         // A region that was held up by other load would be followed by some that run alone.
-        pool.crowd.alone.store(0, Ordering::Relaxed);
+        pool.crowd.alone_until.store(0, Ordering::Relaxed);
         meet(&pool, || {});
     }
 }
@@ -80,9 +80,10 @@ fn a_worker_that_holds_a_region_up_is_left_out_for_a_while() {
             std::thread::sleep(Duration::from_millis(30));
         }
     });
-    for i in 0..ALONE.start {
+    for i in 0..64 {
         pool.run(4, |_| assert_eq!(std::thread::current().id(), owner, "region {i}"));
     }
+    std::thread::sleep(ALONE * Duration::from_millis(60));
     // Ends only if the worker comes again.
     meet(&pool, || {});
 }
