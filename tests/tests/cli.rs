@@ -37,6 +37,7 @@ fn wrong_usage_exits_2_and_names_the_flag() {
         (&["generate", "x", "--tree-budget", "1025"], "from 0 to 1024"),
         (&["generate", "x", "-n", "0"], "at least 1"),
         (&["generate", "x", "--threads", "0"], "--threads"),
+        (&["generate", "x", "--threads", "65536"], "from 1 to 1024"),
         (&["generate", "x", "--ctx", "none"], "--ctx"),
         (&["generate", "x", "--temp", "-1"], "temp"),
         (&["generate", "x", "--temp", "nan"], "temp"),

@@ -66,7 +66,7 @@ pub struct DeviceFlags {
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub device: Device,
     /// CPU threads [default: all cores]
-    #[arg(long, value_name = "N", value_parser = count)]
+    #[arg(long, value_name = "N", value_parser = threads)]
     pub threads: Option<usize>,
 }
 
@@ -199,6 +199,16 @@ pub struct LogitsFlags {
 
 /// Most nodes of a tree: far beyond what pays, and a bound on what a round allocates.
 const MAX_BUDGET: usize = 1024;
+
+/// More than any machine's cores, and no more than it takes to notice a mistyped number.
+const MAX_THREADS: usize = 1024;
+
+fn threads(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(value @ 1..=MAX_THREADS) => Ok(value),
+        _ => Err(format!("expected an integer from 1 to {MAX_THREADS}")),
+    }
+}
 
 fn count(text: &str) -> Result<usize, String> {
     match text.parse() {

@@ -41,6 +41,9 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        self.bar.finish_and_clear();
+        // Clearing twice could take a line of the result with it.
+        if !self.bar.is_finished() {
+            self.bar.finish_and_clear();
+        }
     }
 }

@@ -18,6 +18,8 @@ pub struct GenerationReport {
     pub text: Option<String>,
     /// Tokens generated, the end-of-text token left out, cut to what the text needs where a stop string ended it.
     pub token_ids: Vec<u32>,
+    /// 64-bit FNV-1a of `token_ids`, 4 bytes each, little endian, in hex: equal for runs that generated the same.
+    pub digest: String,
     /// Tokens it was generated from.
     pub prompt_token_ids: Vec<u32>,
     /// `stop`, `eos`, `length` or `interrupted`.
@@ -123,6 +125,7 @@ impl GenerationReport {
             schema: schema::GENERATE,
             text,
             token_ids: generation.tokens.clone(),
+            digest: digest(&generation.tokens),
             prompt_token_ids: prompt.to_vec(),
             finish_reason: generation.finish.name(),
             timings,
@@ -131,6 +134,13 @@ impl GenerationReport {
             env,
         }
     }
+}
+
+fn digest(ids: &[u32]) -> String {
+    let bytes = ids.iter().flat_map(|id| id.to_le_bytes());
+    let hash =
+        bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    format!("{hash:016x}")
 }
 
 /// For people, a line a topic.
@@ -177,5 +187,20 @@ impl fmt::Display for GenerationReport {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn c5_the_digest_is_fnv_1a_of_the_ids() {
+        // Published values: of nothing, and of the byte `a`, which three zero bytes follow here.
+        assert_eq!(digest(&[]), "cbf29ce484222325");
+        let a = 0xaf63_dc4c_8601_ec8c_u64;
+        let prime = 0x0100_0000_01b3_u64;
+        assert_eq!(digest(&[0x61]), format!("{:016x}", (0..3).fold(a, |hash, _| hash.wrapping_mul(prime))));
+        assert_ne!(digest(&[1, 2]), digest(&[2, 1]));
     }
 }
