@@ -7,9 +7,10 @@ use std::ops::Range;
 use coppice_model::bind::{MoeWeights, SwigluWeights};
 use coppice_model::config::MoeConfig;
 
+use super::buffer::Buffer;
 use super::linear::kernel::Inputs;
 use super::linear::multiply;
-use super::linear::pack::{Layout, Packed, with_buffer};
+use super::linear::pack::{Layout, Packed};
 use super::mlp::{Scratch, gate_up, input_layouts};
 use super::pool::{Pool, SharedMatrix, Slab};
 use super::route::RouteTable;
@@ -158,20 +159,19 @@ fn outer(
     pool.run_on_columns(out, hidden, width, |mut out| {
         let columns = out.columns();
         let width = columns.len();
-        with_buffer(choices.rows.len() * width, |outputs| {
-            for (id, places) in &choices.active {
-                let slab = &mut outputs[places.start * width..places.end * width];
-                down(&weights.experts[*id], &scratch.inner, places.start, &mut Slab::dense(slab, columns.clone()));
-            }
-            match &weights.shared {
-                Some(_) if out.rows() == 0 => {}
-                Some(expert) => down(expert, &scratch.shared, 0, &mut out),
-                None => (0..out.rows()).for_each(|row| out.row(row).fill(0.0)),
-            }
-            for row in 0..out.rows() {
-                combine(routes, choices, row, outputs, out.row(row));
-            }
-        });
+        let mut outputs = Buffer::default();
+        let outputs = outputs.get(choices.rows.len() * width);
+        for (id, places) in &choices.active {
+            let slab = &mut outputs[places.start * width..places.end * width];
+            down(&weights.experts[*id], &scratch.inner, places.start, &mut Slab::dense(slab, columns.clone()));
+        }
+        match &weights.shared {
+            Some(expert) => down(expert, &scratch.shared, 0, &mut out),
+            None => (0..out.rows()).for_each(|row| out.row(row).fill(0.0)),
+        }
+        for row in 0..out.rows() {
+            combine(routes, choices, row, outputs, out.row(row));
+        }
     });
 }
 

@@ -2,8 +2,9 @@
 
 use coppice_model::bind::SwigluWeights;
 
+use super::buffer::Buffer;
 use super::linear::kernel::Inputs;
-use super::linear::pack::{Layout, Packed, pack_slab, with_buffer};
+use super::linear::pack::{Layout, Packed, pack_slab};
 use super::linear::{multiply, slab_width};
 use super::pool::{Pool, Slab};
 use super::simd::silu_mul;
@@ -60,15 +61,14 @@ pub(super) fn gate_up(
     let (hidden, inter) = (weights.gate.cols, weights.gate.rows);
     let columns = out.columns().start..out.columns().end.min(inter);
     let len = out.rows() * columns.len();
-    with_buffer(2 * len, |buffer| {
-        let (gate, up) = buffer.split_at_mut(len);
-        for (weight, out) in [(&weights.gate, &mut *gate), (&weights.up, &mut *up)] {
-            let inputs = inputs.of(Layout::of(weight), hidden, index);
-            multiply(pool, weight, inputs, &mut Slab::dense(out, columns.clone()));
-        }
-        silu_mul(pool.isa(), gate, up);
-        pack_slab(pool.isa(), Layout::of(&weights.down), inter, gate, out);
-    });
+    let mut buffer = Buffer::default();
+    let (gate, up) = buffer.get(2 * len).split_at_mut(len);
+    for (weight, out) in [(&weights.gate, &mut *gate), (&weights.up, &mut *up)] {
+        let inputs = inputs.of(Layout::of(weight), hidden, index);
+        multiply(pool, weight, inputs, &mut Slab::dense(out, columns.clone()));
+    }
+    silu_mul(pool.isa(), gate, up);
+    pack_slab(pool.isa(), Layout::of(&weights.down), inter, gate, out);
 }
 
 /// out = down(silu(gate x) * up x).

@@ -3,8 +3,8 @@
 use coppice_model::config::MoeConfig;
 use coppice_model::weight::Weight;
 
+use super::buffer::Buffer;
 use super::linear::linear;
-use super::linear::pack::with_buffer;
 use super::pool::Pool;
 
 /// Expert choices of some rows.
@@ -46,22 +46,22 @@ pub fn route(
     routes.k = selection.k;
     routes.ids.clear();
     routes.weights.clear();
-    with_buffer(rows * experts, |scores| {
-        linear(pool, router, x, rows, scores);
-        for (row, scores) in scores.chunks_exact_mut(experts).enumerate() {
-            for score in &mut *scores {
-                *score = 1.0 / (1.0 + (-*score).exp());
-            }
-            selection.choose(scores, bias, routes).map_err(|expert| {
-                format!(
-                    "router {} scores expert {expert} for row {row} as NaN, expected a number; look for NaN in the \
-                     weights, or an overflow in the layers before",
-                    router.name
-                )
-            })?;
+    let mut scores = Buffer::default();
+    let scores = scores.get(rows * experts);
+    linear(pool, router, x, rows, scores);
+    for (row, scores) in scores.chunks_exact_mut(experts.max(1)).enumerate() {
+        for score in &mut *scores {
+            *score = 1.0 / (1.0 + (-*score).exp());
         }
-        Ok(())
-    })
+        selection.choose(scores, bias, routes).map_err(|expert| {
+            format!(
+                "router {} scores expert {expert} for row {row} as NaN, expected a number; look for NaN in the weights, or \
+                 an overflow in the layers before",
+                router.name
+            )
+        })?;
+    }
+    Ok(())
 }
 
 /// The rule of selection for one layer.
@@ -90,36 +90,35 @@ impl<'a> Selection<'a> {
 
     /// Appends one row's choices; the expert whose score is NaN otherwise.
     fn choose(&self, scores: &[f32], bias: &[f32], routes: &mut RouteTable) -> Result<(), usize> {
-        with_buffer(scores.len() + self.config.n_group, |buffer| {
-            let (choice, groups) = buffer.split_at_mut(scores.len());
-            for (expert, ((c, s), b)) in choice.iter_mut().zip(scores).zip(bias).enumerate() {
-                *c = s + b;
-                if c.is_nan() {
-                    return Err(expert);
-                }
+        let mut buffer = Buffer::default();
+        let (choice, groups) = buffer.get(scores.len() + self.config.n_group).split_at_mut(scores.len());
+        for (expert, ((c, s), b)) in choice.iter_mut().zip(scores).zip(bias).enumerate() {
+            *c = s + b;
+            if c.is_nan() {
+                return Err(expert);
             }
-            for (score, group) in groups.iter_mut().zip(choice.chunks_exact(self.group)) {
-                *score = top(group.iter().copied().enumerate(), 2).iter().map(|(_, c)| c).sum();
-            }
-            let mut kept = top(groups.iter().copied().enumerate(), self.config.topk_group);
-            kept.sort_unstable_by_key(|&(group, _)| group);
-            let candidates = kept.iter().flat_map(|&(group, _)| {
-                let first = group * self.group;
-                (first..first + self.group).map(|expert| (expert, choice[expert]))
-            });
-            let chosen = top(candidates, self.k);
-            let sum = if self.config.norm_topk_prob {
-                // As published: keeps 0 / 0 away when every score underflowed.
-                chosen.iter().map(|&(expert, _)| scores[expert]).sum::<f32>() + 1e-20
-            } else {
-                1.0
-            };
-            for (expert, _) in chosen {
-                routes.ids.push(expert as u32);
-                routes.weights.push(scores[expert] / sum * self.config.routed_scaling_factor);
-            }
-            Ok(())
-        })
+        }
+        for (score, group) in groups.iter_mut().zip(choice.chunks_exact(self.group)) {
+            *score = top(group.iter().copied().enumerate(), 2).iter().map(|(_, c)| c).sum();
+        }
+        let mut kept = top(groups.iter().copied().enumerate(), self.config.topk_group);
+        kept.sort_unstable_by_key(|&(group, _)| group);
+        let candidates = kept.iter().flat_map(|&(group, _)| {
+            let first = group * self.group;
+            (first..first + self.group).map(|expert| (expert, choice[expert]))
+        });
+        let chosen = top(candidates, self.k);
+        let sum = if self.config.norm_topk_prob {
+            // As published: keeps 0 / 0 away when every score underflowed.
+            chosen.iter().map(|&(expert, _)| scores[expert]).sum::<f32>() + 1e-20
+        } else {
+            1.0
+        };
+        for (expert, _) in chosen {
+            routes.ids.push(expert as u32);
+            routes.weights.push(scores[expert] / sum * self.config.routed_scaling_factor);
+        }
+        Ok(())
     }
 }
 

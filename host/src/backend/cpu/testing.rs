@@ -4,6 +4,8 @@ use coppice_model::bind::SwigluWeights;
 use coppice_model::weight::{Slice, Storage, Weight};
 use half::{bf16, f16};
 
+use super::linear::element;
+
 /// splitmix64 (Steele, Lea, Flood 2014).
 pub(super) struct Random(pub(super) u64);
 
@@ -36,11 +38,12 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    pub(super) const ALL: [Kind; 9] = [
+    pub(super) const ALL: [Kind; 10] = [
         Kind::F32,
         Kind::F16,
         Kind::Bf16,
         Kind::Fp8([128, 128]),
+        Kind::Fp8([4, 64]),
         Kind::Fp8([3, 64]),
         Kind::Fp8([2, 5]),
         Kind::Int4(32),
@@ -69,7 +72,7 @@ impl Kind {
             Kind::Fp8(block) => Storage::Fp8Block {
                 // Every pattern but the two NaN.
                 values: Slice::from_vec(
-                    values.iter().map(|_| (random.bits() % 127 | random.bits() & 128) as u8).collect(),
+                    values.iter().map(|_| ((random.bits() % 127) | (random.bits() & 128)) as u8).collect(),
                 ),
                 scale_inv: Slice::from_vec(
                     (0..rows.div_ceil(block[0]) * cols.div_ceil(block[1]))
@@ -101,12 +104,10 @@ impl Kind {
 
 /// `x W^T` in f64, and the sum of the products' magnitudes: the scale of rounding errors.
 pub(super) fn reference(weight: &Weight, x: &[f64]) -> (Vec<f64>, Vec<f64>) {
-    let mut row = vec![0.0; weight.cols];
     let mut sums = (Vec::new(), Vec::new());
     for x in x.chunks_exact(weight.cols) {
         for o in 0..weight.rows {
-            super::linear::expand_row(weight, o, &mut row);
-            let products = || row.iter().zip(x).map(|(&w, &x)| f64::from(w) * x);
+            let products = || x.iter().enumerate().map(|(i, x)| f64::from(element(weight, o, i)) * x);
             sums.0.push(products().sum());
             sums.1.push(products().map(f64::abs).sum());
         }
@@ -139,12 +140,10 @@ pub(super) fn swiglu_reference(weights: &SwigluWeights, x: &[f32]) -> (Vec<f64>,
         .collect();
     let (out, out_scale) = reference(&weights.down, &inner);
     // |w| times the errors of the inner values.
-    let mut row = vec![0.0; weights.down.cols];
     let carried = errors.chunks_exact(weights.down.cols).flat_map(|errors| {
         (0..weights.down.rows)
             .map(|o| {
-                super::linear::expand_row(&weights.down, o, &mut row);
-                row.iter().zip(errors).map(|(&w, e)| f64::from(w).abs() * e).sum::<f64>()
+                errors.iter().enumerate().map(|(i, e)| f64::from(element(&weights.down, o, i)).abs() * e).sum::<f64>()
             })
             .collect::<Vec<_>>()
     });

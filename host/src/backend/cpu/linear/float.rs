@@ -4,7 +4,7 @@
 
 use half::{bf16, f16};
 
-use super::kernel::Decode;
+use super::kernel::{AHEAD, Decode};
 use crate::backend::cpu::simd::{LANES, Simd};
 
 /// A row's last columns, fewer than a block, padded with zeros.
@@ -61,7 +61,6 @@ macro_rules! plain {
             const PLANES: usize = 1;
             const REST_PLANES: usize = 1;
             type Block = S::F;
-            type Rest = S::F;
 
             #[inline(always)]
             fn blocks(&self) -> (usize, usize) {
@@ -72,6 +71,7 @@ macro_rules! plain {
                 // SAFETY: in range by the caller's promise.
                 unsafe {
                     let $p = self.at::<LANES>(row, block);
+                    $s.prefetch($p.wrapping_add(AHEAD * self.cols));
                     $load
                 }
             }
@@ -88,10 +88,6 @@ macro_rules! plain {
                     $load
                 }
             }
-            #[inline(always)]
-            fn rest_plane<const I: usize>(_: S, block: S::F) -> S::F {
-                block
-            }
         }
     };
 }
@@ -107,7 +103,6 @@ unsafe impl<S: Simd> Decode<S> for Dense<'_, bf16> {
     const PLANES: usize = 2;
     const REST_PLANES: usize = 2;
     type Block = S::U;
-    type Rest = S::U;
 
     #[inline(always)]
     fn blocks(&self) -> (usize, usize) {
@@ -116,7 +111,11 @@ unsafe impl<S: Simd> Decode<S> for Dense<'_, bf16> {
     #[inline(always)]
     unsafe fn block(&self, s: S, row: usize, block: usize) -> S::U {
         // SAFETY: in range by the caller's promise.
-        unsafe { s.load_u32(self.at::<PAIRS>(row, block).cast()) }
+        unsafe {
+            let words = self.at::<PAIRS>(row, block);
+            s.prefetch(words.wrapping_add(AHEAD * self.cols));
+            s.load_u32(words.cast())
+        }
     }
     /// bf16 is the upper half of an f32.
     #[inline(always)]
@@ -127,9 +126,5 @@ unsafe impl<S: Simd> Decode<S> for Dense<'_, bf16> {
     unsafe fn rest(&self, s: S, row: usize, _: usize) -> S::U {
         // SAFETY: in range by the caller's promise; the copy has 32 elements.
         unsafe { s.load_u32(self.last::<PAIRS>(row).as_ptr().cast()) }
-    }
-    #[inline(always)]
-    fn rest_plane<const I: usize>(s: S, block: S::U) -> S::F {
-        <Self as Decode<S>>::plane::<I>(s, block)
     }
 }

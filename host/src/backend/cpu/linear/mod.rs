@@ -14,12 +14,14 @@ pub(crate) mod pack;
 
 use coppice_model::weight::{Storage, Weight};
 
-pub(crate) use self::expand::expand_row;
+use self::expand::ByDefinition;
+#[cfg(test)]
+pub(crate) use self::expand::element;
 use self::float::Dense;
 use self::fp8::Fp8;
 use self::int4::Int4;
-use self::kernel::{Inputs, product, tiled};
-use self::pack::Layout;
+use self::kernel::{Inputs, product};
+use self::pack::{Layout, Packed};
 use super::pool::{Pool, Slab};
 use super::simd::{Simd, kernel};
 
@@ -33,13 +35,12 @@ use super::simd::{Simd, kernel};
 pub fn linear(pool: &Pool, weight: &Weight, x: &[f32], rows: usize, out: &mut [f32]) {
     assert_eq!(x.len(), rows * weight.cols, "inputs of {}", weight.name);
     assert_eq!(out.len(), rows * weight.rows, "outputs of {}", weight.name);
-    pack::with_packed(|packed| {
-        let layout = Layout::of(weight);
-        packed.pack(pool, layout, x, weight.cols);
-        let inputs = Inputs { rows: packed.rows(0, layout, weight.cols), index: None };
-        pool.run_on_columns(out, weight.rows, slab_width(pool, weight, rows), |mut slab| {
-            multiply(pool, weight, inputs, &mut slab);
-        });
+    let layout = Layout::of(weight);
+    let mut packed = Packed::default();
+    packed.pack(pool, layout, x, weight.cols);
+    let inputs = Inputs { rows: packed.rows(0, layout, weight.cols), index: None };
+    pool.run_on_columns(out, weight.rows, slab_width(pool, weight, rows), |mut slab| {
+        multiply(pool, weight, inputs, &mut slab);
     });
 }
 
@@ -94,22 +95,17 @@ fn multiply_body<S: Simd>(s: S, weight: &Weight, inputs: Inputs<'_>, out: &mut S
             check(values.len(), rows * cols);
             check(scale_inv.len(), rows.div_ceil(block[0]) * cols.div_ceil(block[1]));
             // SAFETY: as above.
-            unsafe { product(s, &Fp8 { values, scale_inv, cols, block: *block }, &inputs, out) };
+            unsafe { product(s, &Fp8::new(values, scale_inv, cols, *block), &inputs, out) };
         }
         Storage::Int4Group { packed, scale, group } if inputs.rows.layout == Layout::Octets => {
             check(packed.len(), rows * (cols / 8));
             check(scale.len(), rows * (cols / group));
             // SAFETY: as above.
-            unsafe { product(s, &Int4 { packed, scale, cols, group: *group }, &inputs, out) };
+            unsafe { product(s, &Int4::new(packed, scale, cols, *group), &inputs, out) };
         }
         Storage::Fp8Block { .. } | Storage::Int4Group { .. } => {
-            let len = inputs.rows.layout.packed_len(cols);
-            tiled(s, len, &inputs, out, |tile, first, rows| {
-                for (i, row) in tile.chunks_exact_mut(len).take(rows).enumerate() {
-                    expand_row(weight, first + i, &mut row[..cols]);
-                    row[cols..].fill(0.0);
-                }
-            });
+            // SAFETY: as above.
+            unsafe { product(s, &ByDefinition(weight), &inputs, out) };
         }
     }
 }

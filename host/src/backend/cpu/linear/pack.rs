@@ -1,12 +1,11 @@
 //! Activations packed for a weight's stored type: the order of columns in which the kernel's vectors meet them, rows
 //! aligned to cache lines and padded with zeros. No arithmetic lives here.
 
-#![allow(unsafe_code)]
-
-use std::cell::RefCell;
-
 use coppice_model::weight::{Storage, Weight};
 
+use super::fp8::Fp8;
+use super::int4::Int4;
+use crate::backend::cpu::buffer::Buffer;
 use crate::backend::cpu::pool::{Pool, Slab};
 use crate::backend::cpu::simd::{LANES, kernel};
 
@@ -35,10 +34,8 @@ impl Layout {
         match &weight.storage {
             Storage::F32(_) | Storage::F16(_) => Layout::Plain,
             Storage::Bf16(_) => Layout::Pairs,
-            Storage::Fp8Block { block, .. } if block[1] > 0 && block[1] % 64 == 0 => Layout::Quads,
-            Storage::Int4Group { group, .. } if *group > 0 && group % 32 == 0 && weight.cols % group == 0 => {
-                Layout::Octets
-            }
+            Storage::Fp8Block { block, .. } if Fp8::takes(*block) => Layout::Quads,
+            Storage::Int4Group { group, .. } if Int4::takes(weight.cols, *group) => Layout::Octets,
             // Scales of other shapes: the rows are expanded beforehand.
             Storage::Fp8Block { .. } | Storage::Int4Group { .. } => Layout::Plain,
         }
@@ -179,55 +176,4 @@ impl PackedRows<'_> {
     pub(crate) fn row(&self, row: usize) -> &[f32] {
         &self.values[row * self.stride..][..self.layout.packed_len(self.cols)]
     }
-}
-
-/// f32 scratch aligned to cache lines; it keeps its memory.
-#[derive(Default)]
-pub(crate) struct Buffer {
-    lines: Vec<Line>,
-    len: usize,
-}
-
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct Line([f32; LANES]);
-
-impl Buffer {
-    /// The first `len` elements, contents unspecified.
-    pub(crate) fn get(&mut self, len: usize) -> &mut [f32] {
-        let lines = len.div_ceil(LANES);
-        if self.lines.len() < lines {
-            self.lines.resize(lines, Line([0.0; LANES]));
-        }
-        self.len = len;
-        // SAFETY: a `Line` is sixteen f32 without padding, and there are enough of them.
-        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), len) }
-    }
-
-    /// What the last `get` returned.
-    pub(crate) fn filled(&self) -> &[f32] {
-        // SAFETY: as in `get`.
-        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
-    }
-}
-
-thread_local! {
-    static BUFFERS: RefCell<Vec<Buffer>> = const { RefCell::new(Vec::new()) };
-    static PACKED: RefCell<Vec<Packed>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Calls `f` with a place of this thread for packed rows, contents unspecified. May be nested.
-pub(crate) fn with_packed<T>(f: impl FnOnce(&mut Packed) -> T) -> T {
-    let mut packed = PACKED.with_borrow_mut(Vec::pop).unwrap_or_else(Packed::default);
-    let result = f(&mut packed);
-    PACKED.with_borrow_mut(|pool| pool.push(packed));
-    result
-}
-
-/// Calls `f` with a scratch buffer `[len]` of this thread, contents unspecified. May be nested.
-pub(crate) fn with_buffer<T>(len: usize, f: impl FnOnce(&mut [f32]) -> T) -> T {
-    let mut buffer = BUFFERS.with_borrow_mut(Vec::pop).unwrap_or_else(Buffer::default);
-    let result = f(buffer.get(len));
-    BUFFERS.with_borrow_mut(|buffers| buffers.push(buffer));
-    result
 }

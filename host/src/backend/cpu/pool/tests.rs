@@ -34,14 +34,9 @@ fn workers_that_parked_work_again() {
     let pool = Pool::new(2);
     for _ in 0..20 {
         std::thread::sleep(3 * SPIN);
-        // Ends only if the worker comes: each task waits for the other.
-        let here = AtomicUsize::new(0);
-        pool.run(2, |_| {
-            here.fetch_add(1, Ordering::SeqCst);
-            while here.load(Ordering::SeqCst) < 2 {
-                std::thread::yield_now();
-            }
-        });
+        // A region that was held up by other load would be followed by some that run alone.
+        pool.crowd.alone.store(0, Ordering::Relaxed);
+        meet(&pool, || {});
     }
 }
 
@@ -62,6 +57,34 @@ fn an_owner_that_parked_is_woken_by_the_last_worker() {
         done.fetch_add(1, Ordering::SeqCst);
     });
     assert_eq!(done.into_inner(), 2);
+}
+
+/// Runs a region that ends only if every thread comes, and then does something.
+fn meet(pool: &Pool, then: impl Fn() + Sync) {
+    let here = AtomicUsize::new(0);
+    pool.run(pool.threads(), |_| {
+        here.fetch_add(1, Ordering::SeqCst);
+        while here.load(Ordering::SeqCst) < pool.threads() {
+            std::thread::yield_now();
+        }
+        then();
+    });
+}
+
+#[test]
+fn a_worker_that_holds_a_region_up_is_left_out_for_a_while() {
+    let pool = Pool::new(2);
+    let owner = std::thread::current().id();
+    meet(&pool, || {
+        if std::thread::current().id() != owner {
+            std::thread::sleep(Duration::from_millis(30));
+        }
+    });
+    for i in 0..ALONE.start {
+        pool.run(4, |_| assert_eq!(std::thread::current().id(), owner, "region {i}"));
+    }
+    // Ends only if the worker comes again.
+    meet(&pool, || {});
 }
 
 #[test]

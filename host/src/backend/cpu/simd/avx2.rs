@@ -4,7 +4,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Isa, Simd};
+use super::{Isa, Outlined, Simd};
 
 /// Proof that the CPU has AVX2, FMA and F16C.
 #[derive(Debug, Clone, Copy)]
@@ -42,6 +42,16 @@ impl Simd for Avx2 {
     type F = F;
     type U = U;
     const WIDE: bool = false;
+
+    #[inline(always)]
+    fn outlined(self, code: impl Outlined<Self>) {
+        #[inline(never)]
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn call<C: Outlined<Avx2>>(s: Avx2, code: C) {
+            code.run(s);
+        }
+        cpu!(call(self, code))
+    }
 
     #[inline(always)]
     fn splat(self, x: f32) -> F {
@@ -105,6 +115,16 @@ impl Simd for Avx2 {
         let [a, b, c, d] = abcd;
         cpu!([_mm256_set_m128(_mm_set1_ps(b), _mm_set1_ps(a)), _mm256_set_m128(_mm_set1_ps(d), _mm_set1_ps(c))])
     }
+    #[inline(always)]
+    unsafe fn quads_bf16(self, p: *const u16) -> F {
+        cpu!({
+            let four = _mm_slli_epi32::<16>(_mm_cvtepu16_epi32(_mm_loadl_epi64(p.cast())));
+            let four = _mm256_castsi128_si256(four);
+            let low = _mm256_permutevar8x32_epi32(four, _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1));
+            let high = _mm256_permutevar8x32_epi32(four, _mm256_setr_epi32(2, 2, 2, 2, 3, 3, 3, 3));
+            [_mm256_castsi256_ps(low), _mm256_castsi256_ps(high)]
+        })
+    }
 
     #[inline(always)]
     fn splat_u(self, x: u32) -> U {
@@ -119,12 +139,18 @@ impl Simd for Avx2 {
         cpu!([_mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast())), _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.add(8).cast()))])
     }
     #[inline(always)]
-    fn shl<const N: u32>(self, x: U) -> U {
-        halves!(x => _mm256_sll_epi32(x, _mm_cvtsi32_si128(N.cast_signed())))
+    fn nibble<const I: u32>(self, x: U) -> F {
+        // Under the exponent of 2^23 a small integer reads as 2^23 plus itself.
+        const BASE: f32 = 8_388_608.0;
+        halves!(x => {
+            let low = _mm256_and_si256(_mm256_srl_epi32(x, _mm_cvtsi32_si128((4 * I).cast_signed())), _mm256_set1_epi32(0xf));
+            let biased = _mm256_or_si256(low, _mm256_castps_si256(_mm256_set1_ps(BASE)));
+            _mm256_sub_ps(_mm256_castsi256_ps(biased), _mm256_set1_ps(BASE + 8.0))
+        })
     }
     #[inline(always)]
-    fn shr<const N: u32>(self, x: U) -> U {
-        halves!(x => _mm256_srl_epi32(x, _mm_cvtsi32_si128(N.cast_signed())))
+    fn shl<const N: u32>(self, x: U) -> U {
+        halves!(x => _mm256_sll_epi32(x, _mm_cvtsi32_si128(N.cast_signed())))
     }
     #[inline(always)]
     fn sar<const N: u32>(self, x: U) -> U {
@@ -135,17 +161,20 @@ impl Simd for Avx2 {
         halves!(a, b => _mm256_and_si256(a, b))
     }
     #[inline(always)]
-    fn and_or(self, x: U, mask: U, bits: U) -> U {
-        halves!(x, mask, bits => _mm256_or_si256(_mm256_and_si256(x, mask), bits))
-    }
-    #[inline(always)]
     fn add_u(self, a: U, b: U) -> U {
         halves!(a, b => _mm256_add_epi32(a, b))
     }
     #[inline(always)]
-    fn nan_where_eq(self, a: U, b: U, x: F) -> F {
-        // The bits of a NaN are all ones here.
-        halves!(a, b, x => _mm256_or_ps(x, _mm256_castsi256_ps(_mm256_cmpeq_epi32(a, b))))
+    fn nan_where(self, bits: U, x: F) -> F {
+        // All ones is a NaN.
+        halves!(bits, x => {
+            let zero = _mm256_cmpeq_epi32(bits, _mm256_setzero_si256());
+            _mm256_or_ps(x, _mm256_castsi256_ps(_mm256_xor_si256(zero, _mm256_set1_epi32(-1))))
+        })
+    }
+    #[inline(always)]
+    fn prefetch<T>(self, p: *const T) {
+        cpu!(_mm_prefetch::<_MM_HINT_T0>(p.cast()))
     }
     #[inline(always)]
     fn as_f(self, x: U) -> F {

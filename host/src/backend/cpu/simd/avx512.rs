@@ -4,7 +4,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Isa, Simd};
+use super::{Isa, Outlined, Simd};
 
 /// Proof that the CPU has AVX-512 F, BW, DQ and VL.
 #[derive(Debug, Clone, Copy)]
@@ -29,6 +29,16 @@ impl Simd for Avx512 {
     type F = __m512;
     type U = __m512i;
     const WIDE: bool = true;
+
+    #[inline(always)]
+    fn outlined(self, code: impl Outlined<Self>) {
+        #[inline(never)]
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+        fn call<C: Outlined<Avx512>>(s: Avx512, code: C) {
+            code.run(s);
+        }
+        cpu!(call(self, code))
+    }
 
     #[inline(always)]
     fn splat(self, x: f32) -> __m512 {
@@ -91,6 +101,14 @@ impl Simd for Avx512 {
             _mm512_permutexvar_ps(index, _mm512_castps128_ps512(_mm_loadu_ps(abcd.as_ptr())))
         })
     }
+    #[inline(always)]
+    unsafe fn quads_bf16(self, p: *const u16) -> __m512 {
+        cpu!({
+            let index = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
+            let four = _mm_slli_epi32::<16>(_mm_cvtepu16_epi32(_mm_loadl_epi64(p.cast())));
+            _mm512_castsi512_ps(_mm512_permutexvar_epi32(index, _mm512_castsi128_si512(four)))
+        })
+    }
 
     #[inline(always)]
     fn splat_u(self, x: u32) -> __m512i {
@@ -105,12 +123,17 @@ impl Simd for Avx512 {
         cpu!(_mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast())))
     }
     #[inline(always)]
-    fn shl<const N: u32>(self, x: __m512i) -> __m512i {
-        cpu!(_mm512_slli_epi32::<N>(x))
+    fn nibble<const I: u32>(self, x: __m512i) -> __m512 {
+        cpu!({
+            // A table lookup takes the lowest four bits of each lane.
+            let table =
+                _mm512_setr_ps(-8.0, -7.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0);
+            _mm512_permutexvar_ps(_mm512_srl_epi32(x, _mm_cvtsi32_si128((4 * I).cast_signed())), table)
+        })
     }
     #[inline(always)]
-    fn shr<const N: u32>(self, x: __m512i) -> __m512i {
-        cpu!(_mm512_srli_epi32::<N>(x))
+    fn shl<const N: u32>(self, x: __m512i) -> __m512i {
+        cpu!(_mm512_slli_epi32::<N>(x))
     }
     #[inline(always)]
     fn sar<const N: u32>(self, x: __m512i) -> __m512i {
@@ -121,17 +144,16 @@ impl Simd for Avx512 {
         cpu!(_mm512_and_si512(a, b))
     }
     #[inline(always)]
-    fn and_or(self, x: __m512i, mask: __m512i, bits: __m512i) -> __m512i {
-        // Truth table of (x & mask) | bits.
-        cpu!(_mm512_ternarylogic_epi32::<0b1110_1010>(x, mask, bits))
-    }
-    #[inline(always)]
     fn add_u(self, a: __m512i, b: __m512i) -> __m512i {
         cpu!(_mm512_add_epi32(a, b))
     }
     #[inline(always)]
-    fn nan_where_eq(self, a: __m512i, b: __m512i, x: __m512) -> __m512 {
-        cpu!(_mm512_mask_mov_ps(x, _mm512_cmpeq_epi32_mask(a, b), _mm512_set1_ps(f32::NAN)))
+    fn nan_where(self, bits: __m512i, x: __m512) -> __m512 {
+        cpu!(_mm512_mask_mov_ps(x, _mm512_test_epi32_mask(bits, bits), _mm512_set1_ps(f32::NAN)))
+    }
+    #[inline(always)]
+    fn prefetch<T>(self, p: *const T) {
+        cpu!(_mm_prefetch::<_MM_HINT_T0>(p.cast()))
     }
     #[inline(always)]
     fn as_f(self, x: __m512i) -> __m512 {

@@ -107,6 +107,12 @@ impl FromStr for Isa {
     }
 }
 
+/// Code to be compiled for an instruction set as a function of its own.
+pub(crate) trait Outlined<S> {
+    /// The code. It must be `#[inline(always)]`.
+    fn run(self, s: S);
+}
+
 /// An instruction set, as a value that proves that the CPU has it: sixteen lanes of f32 (`F`) or of u32 (`U`).
 ///
 /// Every method is inlined into a function that was compiled for the set (see [`kernel!`]).
@@ -117,6 +123,9 @@ pub(crate) trait Simd: Copy {
     type U: Copy;
     /// Thirty-two vector registers of sixteen lanes, or what amounts to a quarter of that.
     const WIDE: bool;
+
+    /// Calls `code` as a function of its own. A loop that is to use all registers should not share a function with others.
+    fn outlined(self, code: impl Outlined<Self>);
 
     fn splat(self, x: f32) -> Self::F;
     /// # Safety
@@ -143,6 +152,11 @@ pub(crate) trait Simd: Copy {
     fn sum(self, x: Self::F) -> f32;
     /// `[a, a, a, a, b, b, b, b, c, c, c, c, d, d, d, d]`.
     fn quads(self, abcd: [f32; 4]) -> Self::F;
+    /// The same of four bf16.
+    ///
+    /// # Safety
+    /// Four bf16 are readable at `p`.
+    unsafe fn quads_bf16(self, p: *const u16) -> Self::F;
 
     fn splat_u(self, x: u32) -> Self::U;
     /// # Safety
@@ -153,16 +167,17 @@ pub(crate) trait Simd: Copy {
     /// # Safety
     /// Sixteen bytes are readable at `p`.
     unsafe fn load_u8(self, p: *const u8) -> Self::U;
+    /// Nibble `I` (0: the lowest four bits) of each word, minus 8.
+    fn nibble<const I: u32>(self, x: Self::U) -> Self::F;
     fn shl<const N: u32>(self, x: Self::U) -> Self::U;
-    fn shr<const N: u32>(self, x: Self::U) -> Self::U;
     /// Shift right that copies the sign bit.
     fn sar<const N: u32>(self, x: Self::U) -> Self::U;
     fn and(self, a: Self::U, b: Self::U) -> Self::U;
-    /// `(x & mask) | bits`.
-    fn and_or(self, x: Self::U, mask: Self::U, bits: Self::U) -> Self::U;
     fn add_u(self, a: Self::U, b: Self::U) -> Self::U;
-    /// `nan` where `a == b`, else `x`.
-    fn nan_where_eq(self, a: Self::U, b: Self::U, x: Self::F) -> Self::F;
+    /// `x`, but NaN where `bits` are not all 0.
+    fn nan_where(self, bits: Self::U, x: Self::F) -> Self::F;
+    /// Asks for the cache line of `p`, which may point anywhere.
+    fn prefetch<T>(self, p: *const T);
     /// The same bits.
     fn as_f(self, x: Self::U) -> Self::F;
     /// The same bits.

@@ -2,7 +2,7 @@
 
 use half::f16;
 
-use super::{LANES, Simd};
+use super::{LANES, Outlined, Simd};
 
 /// Any CPU.
 #[derive(Debug, Clone, Copy)]
@@ -17,6 +17,11 @@ impl Simd for Portable {
     type F = [f32; LANES];
     type U = [u32; LANES];
     const WIDE: bool = false;
+
+    #[inline(never)]
+    fn outlined(self, code: impl Outlined<Self>) {
+        code.run(self);
+    }
 
     #[inline(always)]
     fn splat(self, x: f32) -> Self::F {
@@ -82,6 +87,12 @@ impl Simd for Portable {
     fn quads(self, abcd: [f32; 4]) -> Self::F {
         std::array::from_fn(|i| abcd[i / 4])
     }
+    #[inline(always)]
+    unsafe fn quads_bf16(self, p: *const u16) -> Self::F {
+        // SAFETY: the caller's promise.
+        let four = unsafe { p.cast::<[u16; 4]>().read_unaligned() };
+        self.quads(four.map(|bits| f32::from_bits(u32::from(bits) << 16)))
+    }
 
     #[inline(always)]
     fn splat_u(self, x: u32) -> Self::U {
@@ -98,12 +109,12 @@ impl Simd for Portable {
         unsafe { p.cast::<[u8; LANES]>().read() }.map(u32::from)
     }
     #[inline(always)]
-    fn shl<const N: u32>(self, x: Self::U) -> Self::U {
-        x.map(|x| x << N)
+    fn nibble<const I: u32>(self, x: Self::U) -> Self::F {
+        x.map(|x| (x >> (4 * I) & 0xf) as f32 - 8.0)
     }
     #[inline(always)]
-    fn shr<const N: u32>(self, x: Self::U) -> Self::U {
-        x.map(|x| x >> N)
+    fn shl<const N: u32>(self, x: Self::U) -> Self::U {
+        x.map(|x| x << N)
     }
     #[inline(always)]
     fn sar<const N: u32>(self, x: Self::U) -> Self::U {
@@ -114,17 +125,15 @@ impl Simd for Portable {
         zip(a, b, |a, b| a & b)
     }
     #[inline(always)]
-    fn and_or(self, x: Self::U, mask: Self::U, bits: Self::U) -> Self::U {
-        zip(self.and(x, mask), bits, |a, b| a | b)
-    }
-    #[inline(always)]
     fn add_u(self, a: Self::U, b: Self::U) -> Self::U {
         zip(a, b, u32::wrapping_add)
     }
     #[inline(always)]
-    fn nan_where_eq(self, a: Self::U, b: Self::U, x: Self::F) -> Self::F {
-        zip(zip(a, b, |a, b| a == b), x, |equal, x| if equal { f32::NAN } else { x })
+    fn nan_where(self, bits: Self::U, x: Self::F) -> Self::F {
+        zip(bits, x, |bits, x| if bits == 0 { x } else { f32::NAN })
     }
+    #[inline(always)]
+    fn prefetch<T>(self, _: *const T) {}
     #[inline(always)]
     fn as_f(self, x: Self::U) -> Self::F {
         x.map(f32::from_bits)
