@@ -36,3 +36,21 @@ fn pad(x: &[f32]) -> [f32; LANES] {
     padded[..x.len()].copy_from_slice(x);
     padded
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::cpu::simd::Isa;
+
+    #[test]
+    fn axpy_adds_at_every_length() {
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+            for len in [0, 1, 15, 16, 17, 33, 512] {
+                let x: Vec<f32> = (0..len).map(|i| i as f32).collect();
+                let mut out: Vec<f32> = (0..len).map(|i| 1.0 - i as f32).collect();
+                axpy(isa, 2.0, &x, &mut out);
+                assert!(out.iter().enumerate().all(|(i, out)| *out == 1.0 + i as f32), "{isa} {len}: {out:?}");
+            }
+        }
+    }
+}
