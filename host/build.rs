@@ -11,7 +11,9 @@ fn main() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let commit = commit(&root);
     let dirty = match commit {
-        Some(_) => git(&root, &[&["status", "--porcelain", "--"], &SOURCES[..]].concat()).map(|changes| !changes.is_empty()),
+        Some(_) => {
+            git(&root, &[&["status", "--porcelain", "--"], &SOURCES[..]].concat()).map(|changes| !changes.is_empty())
+        }
         None => None,
     };
     let rustc = env::var_os("RUSTC").and_then(|rustc| output(Command::new(rustc).arg("--version")));

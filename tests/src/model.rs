@@ -30,7 +30,7 @@ pub fn fixture(name: &str) -> PathBuf {
 pub fn backend(name: &str) -> Box<dyn Backend> {
     match name {
         "cpu" => Box::new(Cpu::new(1)),
-        "deferred" => Box::new(Deferred::new(Cpu::new(1))),
+        "deferred" => Box::new(Deferred::new(Cpu::new(1), 2)),
         other => panic!("no backend {other}"),
     }
 }
@@ -61,16 +61,14 @@ pub fn request(prompt: &[u32], max_new_tokens: usize, speculation: Speculation) 
     Request { prompt: prompt.to_vec(), max_new_tokens, sampling: Sampling::GREEDY, speculation, eos_ids: Vec::new() }
 }
 
-/// Tokens committed in each round that ended within the generation's length.
-pub fn whole_rounds(generation: &Generation) -> Vec<usize> {
+/// Tokens committed in each round that ended within the first `tokens` tokens.
+pub fn rounds_within(generation: &Generation, tokens: usize) -> Vec<usize> {
     let mut total = 1; // the token that prefill emits
-    generation
-        .rounds
-        .iter()
-        .map(|round| round.accepted)
+    let accepted = generation.rounds.iter().map(|round| round.accepted);
+    accepted
         .take_while(|accepted| {
             total += accepted;
-            total <= generation.tokens.len()
+            total <= tokens
         })
         .collect()
 }

@@ -12,22 +12,18 @@ const LAYERS: usize = 6;
 const DRAFT_LAYERS: usize = 3;
 
 fn tokenizer() -> Tokenizer {
-    Tokenizer::load(&Source::EmbeddedTarget).unwrap()
+    Tokenizer::load(&Source::EmbeddedTarget).unwrap().unwrap()
 }
 
 fn prompt_ids() -> Vec<Vec<u32>> {
     let tokenizer = tokenizer();
-    PROMPTS.iter().map(|text| tokenizer.encode(text).unwrap().ids).collect()
+    PROMPTS.iter().map(|text| tokenizer.encode_raw(text).unwrap().ids).collect()
 }
 
 fn modes() -> Vec<Speculation> {
     let mut modes = Vec::new();
     for budget in BUDGETS {
-        modes.extend([
-            Speculation::Ngram { budget },
-            Speculation::Dflash { budget },
-            Speculation::Ddtree { budget },
-        ]);
+        modes.extend([Speculation::Ngram { budget }, Speculation::Dflash { budget }, Speculation::Ddtree { budget }]);
     }
     modes
 }
@@ -155,8 +151,8 @@ fn s10_forced_acceptance_leaves_the_caches_of_a_fresh_prefill() {
         let mut session = match backend_name {
             "deferred" => {
                 let (target, draft) = tiny();
-                let device = coppice::backend::deferred::Deferred::new(coppice::backend::cpu::Cpu::new(1));
-                Session::new(Box::new(device.with_queue_depth(1)), &target, Some(&draft), options(), |_, _| {}).unwrap()
+                let device = coppice::backend::deferred::Deferred::new(coppice::backend::cpu::Cpu::new(1), 1);
+                Session::new(Box::new(device), &target, Some(&draft), options(), |_, _| {}).unwrap()
             }
             _ => tiny_session(backend_name, options()),
         };
@@ -170,7 +166,10 @@ fn s10_forced_acceptance_leaves_the_caches_of_a_fresh_prefill() {
                 .unwrap();
             assert_eq!(generation.tokens, plain[..NEW], "{backend_name}, depth {depth}");
             let rounds = &generation.rounds;
-            assert!(rounds.iter().all(|round| round.accepted == depth + 1), "{backend_name}, depth {depth}: {rounds:?}");
+            assert!(
+                rounds.iter().all(|round| round.accepted == depth + 1),
+                "{backend_name}, depth {depth}: {rounds:?}"
+            );
             let after = bits(&caches(&mut session));
 
             let committed: usize = rounds.iter().map(|round| round.accepted).sum();

@@ -99,7 +99,11 @@ struct Watch<'a> {
 
 impl Watch<'_> {
     fn or_interrupt(&self, verdict: Verdict) -> Verdict {
-        if verdict == Verdict::Continue && self.interrupt.load(Ordering::Relaxed) { Verdict::Interrupt } else { verdict }
+        if verdict == Verdict::Continue && self.interrupt.load(Ordering::Relaxed) {
+            Verdict::Interrupt
+        } else {
+            verdict
+        }
     }
 }
 

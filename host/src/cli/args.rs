@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Generate text with MLA + MoE language models (DeepSeek-V3, Kimi-K2) by DFlash drafting and DDTree verification.
 #[derive(Debug, Parser)]
-#[command(name = "coppice", bin_name = "coppice", version, max_term_width = 80)]
+#[command(name = "coppice", bin_name = "coppice", version, max_term_width = 80, args_override_self = true)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Flags,
@@ -15,7 +15,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Flags {
     /// Generate text from a prompt
-    #[command(after_help = GENERATE_NOTES)]
+    #[command(after_help = GENERATE_NOTES, allow_negative_numbers = true)]
     Generate(Box<GenerateFlags>),
     /// Describe a model: configuration, tensors, parameters
     Inspect(InspectFlags),
@@ -89,10 +89,9 @@ pub struct GenerateFlags {
     #[arg(long, value_name = "DIR", help_heading = "Model")]
     pub draft: Option<PathBuf>,
 
-    /// How tokens are drafted: not at all, by the drafter's best chain or its
-    /// best tree, or by what followed them earlier in the text
-    /// [default: ddtree, or ngram without a drafter]
-    #[arg(long, value_name = "MODE", help_heading = "Drafting")]
+    /// How tokens are drafted: none, dflash (a chain), ddtree (a tree), or ngram
+    /// (from what the text repeats) [default: ddtree, ngram without a drafter]
+    #[arg(long, value_name = "MODE", hide_possible_values = true, help_heading = "Drafting")]
     pub spec: Option<Spec>,
     /// Tree nodes verified a round [default: ddtree 16, ngram 8, dflash a block]
     #[arg(long, value_name = "N", value_parser = budget, help_heading = "Drafting")]
@@ -117,16 +116,15 @@ pub struct GenerateFlags {
 
     /// Softmax temperature; 0 is greedy [default: the model's, else 0]
     #[arg(long = "temp", visible_alias = "temperature", value_name = "X", help_heading = "Sampling")]
-    #[arg(allow_negative_numbers = true)]
     pub temperature: Option<f32>,
     /// Keep the K most probable tokens; 0 keeps all [default: the model's]
     #[arg(long, value_name = "K", help_heading = "Sampling")]
     pub top_k: Option<usize>,
     /// Keep the likeliest tokens that reach probability P [default: the model's]
-    #[arg(long, value_name = "P", allow_negative_numbers = true, help_heading = "Sampling")]
+    #[arg(long, value_name = "P", help_heading = "Sampling")]
     pub top_p: Option<f32>,
     /// Drop tokens below P times the likeliest one [default: the model's]
-    #[arg(long, value_name = "P", allow_negative_numbers = true, help_heading = "Sampling")]
+    #[arg(long, value_name = "P", help_heading = "Sampling")]
     pub min_p: Option<f32>,
     /// The same seed gives the same text, drafted or not
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Sampling")]

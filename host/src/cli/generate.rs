@@ -23,7 +23,8 @@ pub fn run(args: &GenerateArgs) -> Result<Outcome> {
     let mut loaded = Loaded::new(args, &plan)?;
     let load = started.elapsed();
 
-    let streamed: Box<dyn Write> = if args.format == Format::Stream { Box::new(io::stdout()) } else { Box::new(io::sink()) };
+    let streamed: Box<dyn Write> =
+        if args.format == Format::Stream { Box::new(io::stdout()) } else { Box::new(io::sink()) };
     let answer = loaded.answer(&plan, plan.request.speculation, streamed, interrupt)?;
     let report = report(args, &plan, &loaded, load, &answer);
     write(args, &report)?;
@@ -49,7 +50,7 @@ fn report(args: &GenerateArgs, plan: &Plan, loaded: &Loaded, load: Duration, ans
         warn_of_low_acceptance(args, &acceptance);
     }
     let env = Environment {
-        build: Build::new(),
+        build: Build::of_this_process(),
         device: loaded.session.backend_name(),
         cpu: CpuEnvironment::new(args.device.threads),
         model: loaded.target_identity(),

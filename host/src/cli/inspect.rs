@@ -26,7 +26,7 @@ struct InspectReport {
 /// Anything wrong with the files; a closed standard output.
 pub fn run(args: &InspectArgs) -> Result<Outcome> {
     let models = args.sources.iter().map(describe).collect::<Result<Vec<_>>>()?;
-    let report = InspectReport { schema: schema::INSPECT, models, env: Build::new() };
+    let report = InspectReport { schema: schema::INSPECT, models, env: Build::of_this_process() };
     if let Some(path) = &args.output {
         output::write_json(&report, path)?;
     }
@@ -40,8 +40,9 @@ pub fn run(args: &InspectArgs) -> Result<Outcome> {
 }
 
 fn describe(source: &Source) -> Result<ModelReport> {
+    let drafter = is_drafter(source)?;
     let checkpoint = source.checkpoint()?;
-    Ok(if is_drafter(source)? {
+    Ok(if drafter {
         ModelReport::drafter(&DraftModel::load(source)?, &checkpoint)
     } else {
         ModelReport::target(&TargetModel::load(source)?, &checkpoint)

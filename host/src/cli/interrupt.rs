@@ -9,7 +9,7 @@ use super::messages;
 /// What the process exits with after Ctrl-C, as shells have it.
 pub const EXIT_CODE: u8 = 130;
 
-/// How long a forward pass may go on after Ctrl-C: with what follows it, the process ends within a second.
+/// How long a forward pass, or whatever else is under way, may go on after Ctrl-C: with what follows it, the process ends within a second.
 const PATIENCE: Duration = Duration::from_millis(800);
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
@@ -23,7 +23,7 @@ pub fn install() -> &'static AtomicBool {
         }
         thread::spawn(|| {
             thread::sleep(PATIENCE);
-            messages::line(&"interrupted in the middle of a forward pass, which was abandoned");
+            messages::line(&"interrupted; what was under way would not end in time and was abandoned");
             exit();
         });
     });

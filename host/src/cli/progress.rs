@@ -17,7 +17,8 @@ pub struct Progress {
 impl Progress {
     /// A bar named `label` that counts `unit`s; nothing is drawn yet.
     pub fn new(label: &'static str, unit: &'static str) -> Self {
-        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden()).with_prefix(label).with_message(unit);
+        let bar =
+            ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden()).with_prefix(label).with_message(unit);
         if let Ok(style) = ProgressStyle::with_template("{prefix} [{bar:30}] {pos}/{len} {msg} {eta}") {
             bar.set_style(style.progress_chars("=> "));
         }

@@ -27,7 +27,9 @@ pub fn ids(
     }
     let tokenizer = tokenizer.ok_or_else(|| {
         let model = source.path().display();
-        Error::Request(format!("{model} has no tokenizer (tokenizer.json or tiktoken.model): give the prompt as token ids with --tokens"))
+        Error::Request(format!(
+            "{model} has no tokenizer (tokenizer.json or tiktoken.model): give the prompt as token ids with --tokens"
+        ))
     })?;
     let text = text(prompt)?;
     match template {
@@ -115,7 +117,8 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("coppice-prompt-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let path = folder.join("tokens.json");
-        let cases = [("[1, -2]", "-2"), ("[1, 2", "EOF"), ("{}", "map"), ("[1.5]", "1.5"), ("[4294967296]", "4294967296")];
+        let cases =
+            [("[1, -2]", "-2"), ("[1, 2", "EOF"), ("{}", "map"), ("[1.5]", "1.5"), ("[4294967296]", "4294967296")];
         let mut failed = Vec::new();
         for (content, expected) in cases {
             fs::write(&path, content).unwrap();

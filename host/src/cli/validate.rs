@@ -282,3 +282,86 @@ impl DeviceFlags {
         DeviceArgs { device: self.device, threads: self.threads.unwrap_or_else(cores) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::args::{Cli, Flags};
+    use clap::Parser;
+
+    fn generate(args: &[&str], stdin_is_terminal: bool) -> Result<GenerateArgs> {
+        match Cli::try_parse_from([&["coppice", "generate"], args].concat()).unwrap().command {
+            Flags::Generate(flags) => flags.validate(stdin_is_terminal),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_flags_are_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn c7_a_prompt_comes_from_standard_input_unless_someone_sits_there() {
+        let source = |args: &[&str], terminal| generate(args, terminal).map(|args| args.prompt);
+        let text = |text: &str| PromptSource::Text(text.to_owned());
+        assert_eq!(source(&["x"], true).unwrap(), text("x"));
+        assert_eq!(source(&["-x"], true).unwrap(), text("-x"));
+        assert_eq!(source(&[""], true).unwrap(), text(""));
+        assert_eq!(source(&["-"], true).unwrap(), PromptSource::Stdin);
+        assert_eq!(source(&[], false).unwrap(), PromptSource::Stdin);
+        assert_eq!(source(&["--tokens", "t"], false).unwrap(), PromptSource::Tokens("t".into()));
+        assert_eq!(source(&["--prompt-file", "f"], true).unwrap(), PromptSource::File("f".into()));
+        assert!(matches!(source(&[], true), Err(Error::Usage(message)) if message.starts_with("there is no prompt")));
+    }
+
+    #[test]
+    fn modes_and_drafters_default_to_what_there_is() {
+        let (embedded, folder) = (Some(Source::EmbeddedDraft), Some(Source::Directory("d".into())));
+        let ddtree = |budget| Speculation::Ddtree { budget };
+        let ngram = |budget| Speculation::Ngram { budget };
+        let cases: [(&[&str], Option<Source>, Speculation); 10] = [
+            (&[], embedded.clone(), ddtree(16)),
+            (&["--tree-budget", "0"], embedded.clone(), ddtree(0)),
+            (&["--draft", "d"], folder.clone(), ddtree(16)),
+            (&["--model", "m"], None, ngram(8)),
+            (&["--model", "m", "--tree-budget", "3"], None, ngram(3)),
+            (&["--model", "m", "--draft", "d"], folder.clone(), ddtree(16)),
+            (&["--model", "m", "--draft", "d", "--spec", "ngram"], None, ngram(8)),
+            (&["--spec", "none", "--tree-budget", "9"], None, Speculation::None),
+            (&["--spec", "dflash"], embedded.clone(), Speculation::Dflash { budget: 0 }),
+            (&["--spec", "ddtree", "--tree-budget", "64"], embedded, ddtree(64)),
+        ];
+        let mut failed = Vec::new();
+        for (args, draft, speculation) in cases {
+            let got = generate(&[args, &["x"]].concat(), true).unwrap();
+            if (&got.draft, got.spec.resolve(None)) != (&draft, speculation) {
+                failed.push(format!("{args:?}: {:?}, {:?}", got.draft, got.spec.resolve(None)));
+            }
+        }
+        assert!(failed.is_empty(), "{failed:#?}");
+    }
+
+    #[test]
+    fn a_chain_is_no_longer_than_the_drafters_block() {
+        let spec = |budget| SpecArgs { mode: Spec::Dflash, budget };
+        let drafter =
+            DraftConfig::load(&Source::Directory(concat!(env!("CARGO_MANIFEST_DIR"), "/../model/tiny/draft").into()));
+        let drafter = drafter.unwrap();
+        for (given, budget) in [(None, 7), (Some(3), 3), (Some(100), 7)] {
+            assert_eq!(spec(given).resolve(Some(&drafter)), Speculation::Dflash { budget });
+        }
+    }
+
+    #[test]
+    fn sampling_flags_go_over_the_models_defaults() {
+        let defaults = GenerationDefaults { temperature: 0.6, top_k: 50, top_p: 0.9, min_p: 0.0 };
+        let sampling = |args: &[&str]| generate(&[args, &["x"]].concat(), true).unwrap().sampling.over(&defaults);
+        let base = Sampling { temperature: 0.6, top_k: 50, top_p: 0.9, min_p: 0.0, seed: 0 };
+        assert_eq!(sampling(&[]).unwrap(), base);
+        assert_eq!(sampling(&["--temp", "0", "--seed", "4"]).unwrap(), Sampling { temperature: 0.0, seed: 4, ..base });
+        assert_eq!(sampling(&["--temperature", "1.5", "--top-k", "0"]).unwrap().top_k, 0);
+        assert!(matches!(sampling(&["--top-p", "2"]), Err(Error::Usage(message)) if message.contains("--top-p is 2")));
+    }
+}

@@ -62,8 +62,8 @@ pub struct ModelIdentity {
 }
 
 impl Build {
-    /// Of this process.
-    pub fn new() -> Self {
+    /// The running program.
+    pub fn of_this_process() -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION"),
             commit: env!("COPPICE_COMMIT"),
@@ -103,11 +103,14 @@ mod tests {
 
     #[test]
     fn the_build_and_the_machine_are_named() {
-        let build = Build::new();
+        let build = Build::of_this_process();
         assert_eq!(build.version, env!("CARGO_PKG_VERSION"));
         assert!(build.rustc.starts_with("rustc 1."), "{}", build.rustc);
         let commit = build.commit;
-        assert!(commit == "unknown" || (commit.len() == 40 && commit.bytes().all(|b| b.is_ascii_hexdigit())), "{commit}");
+        assert!(
+            commit == "unknown" || (commit.len() == 40 && commit.bytes().all(|b| b.is_ascii_hexdigit())),
+            "{commit}"
+        );
         assert_eq!(build.dirty.is_none(), commit == "unknown");
         assert!(!build.argv.is_empty());
         let cpu = CpuEnvironment::new(3);

@@ -1,7 +1,5 @@
 //! A checkpoint as `inspect` describes it: configuration, tensors by name pattern, parameters.
 
-use std::collections::BTreeMap;
-
 use coppice_model::bind::{
     DraftWeights, LayerWeights, MlpWeights, MoeWeights, QueryWeights, SwigluWeights, TargetWeights,
 };
@@ -163,20 +161,32 @@ impl ModelReport {
 }
 
 fn groups(checkpoint: &Checkpoint, unused: &[String]) -> Vec<TensorGroup> {
-    let mut groups: BTreeMap<(Role, String, String, Vec<usize>), (usize, u64)> = BTreeMap::new();
-    for name in checkpoint.names() {
-        let Some(tensor) = checkpoint.get(name) else { continue };
-        let is_unused = unused.binary_search_by(|unused| unused.as_str().cmp(name)).is_ok();
-        let role = if is_unused { Role::Unused } else { Role::of(name) };
-        let key = (role, pattern(name), format!("{:?}", tensor.dtype), tensor.shape.clone());
-        let (count, bytes) = groups.entry(key).or_default();
-        *count += 1;
-        *bytes += tensor.bytes().len() as u64;
-    }
+    let mut groups: Vec<TensorGroup> = checkpoint
+        .names()
+        .filter_map(|name| {
+            let tensor = checkpoint.get(name)?;
+            let is_unused = unused.binary_search_by(|unused| unused.as_str().cmp(name)).is_ok();
+            Some(TensorGroup {
+                role: if is_unused { Role::Unused } else { Role::of(name) },
+                name: pattern(name),
+                count: 1,
+                dtype: format!("{:?}", tensor.dtype),
+                shape: tensor.shape.clone(),
+                bytes: tensor.bytes().len() as u64,
+            })
+        })
+        .collect();
+    let key = |group: &TensorGroup| (group.role, group.name.clone(), group.dtype.clone(), group.shape.clone());
+    groups.sort_by_cached_key(key);
+    groups.dedup_by(|next, group| {
+        let same = key(next) == key(group);
+        if same {
+            group.count += 1;
+            group.bytes += next.bytes;
+        }
+        same
+    });
     groups
-        .into_iter()
-        .map(|((role, name, dtype, shape), (count, bytes))| TensorGroup { role, name, count, dtype, shape, bytes })
-        .collect()
 }
 
 fn pattern(name: &str) -> String {
@@ -355,7 +365,10 @@ mod tests {
 
     #[test]
     fn names_that_differ_in_numbers_share_a_pattern() {
-        assert_eq!(pattern("model.layers.12.mlp.experts.7.up_proj.weight"), "model.layers.*.mlp.experts.*.up_proj.weight");
+        assert_eq!(
+            pattern("model.layers.12.mlp.experts.7.up_proj.weight"),
+            "model.layers.*.mlp.experts.*.up_proj.weight"
+        );
         assert_eq!(pattern("fc.weight"), "fc.weight");
     }
 

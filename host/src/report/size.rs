@@ -27,9 +27,16 @@ mod tests {
 
     #[test]
     fn sizes_read_in_their_largest_unit() {
-        let cases =
-            [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1536, "1.5 KiB"), (5 << 30, "5.0 GiB"), (1 << 50, "1024.0 TiB")];
-        let wrong: Vec<_> = cases.iter().map(|(n, want)| (Bytes(*n).to_string(), want)).filter(|(a, b)| a != *b).collect();
+        let cases = [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (1536, "1.5 KiB"),
+            (5 << 30, "5.0 GiB"),
+            (1 << 50, "1024.0 TiB"),
+        ];
+        let wrong: Vec<_> =
+            cases.iter().map(|(n, want)| (Bytes(*n).to_string(), want)).filter(|(a, b)| a != *b).collect();
         assert!(wrong.is_empty(), "{wrong:?}");
     }
 }

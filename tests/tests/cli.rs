@@ -1,0 +1,127 @@
+//! The command line itself: help, wrong usage, failures, closed pipes.
+
+use std::io::Read;
+use std::process::Stdio;
+
+use coppice_tests::binary::{run, succeed};
+use coppice_tests::coppice;
+use coppice_tests::model::fixture;
+
+#[test]
+fn help_fits_80_columns_and_offers_what_there_is() {
+    let commands = ["generate", "inspect", "logits"];
+    let overview = succeed(coppice!().arg("--help"));
+    let offered: Vec<&str> = overview
+        .lines()
+        .skip_while(|line| *line != "Commands:")
+        .skip(1)
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    assert_eq!(offered, [&commands[..], &["help"]].concat());
+    let mut wide = Vec::new();
+    for command in commands {
+        let help = succeed(coppice!().args([command, "--help"]));
+        assert!(help.contains(&format!("Usage: coppice {command}")), "{help}");
+        wide.extend(help.lines().filter(|line| line.chars().count() > 80).map(str::to_owned));
+    }
+    assert!(wide.is_empty(), "{wide:#?}");
+}
+
+#[test]
+fn wrong_usage_exits_2_and_names_the_flag() {
+    let cases: &[(&[&str], &str)] = &[
+        (&["generate", "x", "--no-such-flag"], "--no-such-flag"),
+        (&["generate", "x", "--tree-budget", "auto"], "auto is not available yet"),
+        (&["generate", "x", "--tree-budget", "-1"], "--tree-budget"),
+        (&["generate", "x", "--tree-budget", "1025"], "from 0 to 1024"),
+        (&["generate", "x", "-n", "0"], "at least 1"),
+        (&["generate", "x", "--threads", "0"], "--threads"),
+        (&["generate", "x", "--ctx", "none"], "--ctx"),
+        (&["generate", "x", "--temp", "-1"], "temp"),
+        (&["generate", "x", "--temp", "nan"], "temp"),
+        (&["generate", "x", "--top-p", "1.5"], "--top-p is 1.5"),
+        (&["generate", "x", "--min-p", "-0.5"], "--min-p is -0.5"),
+        (&["generate", "x", "--top-k", "-3"], "--top-k"),
+        (&["generate", "x", "--seed", "-3"], "--seed"),
+        (&["generate", "x", "--stop", ""], "--stop is empty"),
+        (&["generate", "x", "--chat", "--raw"], "--raw"),
+        (&["generate", "x", "--system", "be brief"], "--chat"),
+        (&["generate", "x", "--thinking", "on"], "--chat"),
+        (&["generate", "x", "--stream", "--no-stream"], "--no-stream"),
+        (&["generate", "x", "--stream", "--json"], "--json"),
+        (&["generate", "x", "--prompt-file", "y"], "--prompt-file"),
+        (&["generate", "x", "--tokens", "y"], "--tokens"),
+        (&["generate", "x", "--spec", "magic"], "--spec"),
+        (&["generate", "x", "--model", "m", "--spec", "ddtree"], "--spec ddtree needs a drafter"),
+        (&["generate", "x", "--draft-yarn-amplitude", "0"], "above 0"),
+        (&["generate", "x", "--device", "tpu"], "--device"),
+        (&["logits"], "--tokens"),
+        (&["bench"], "bench"),
+        (&[], "Usage: coppice"),
+    ];
+    let mut failed = Vec::new();
+    for (args, expected) in cases {
+        let finished = run(coppice!().args(*args));
+        if finished.code != Some(2) || !finished.stderr.contains(expected) || !finished.stdout.is_empty() {
+            failed.push(format!("{args:?}, expected {expected:?}: {finished:?}"));
+        }
+    }
+    assert!(failed.is_empty(), "{failed:#?}");
+}
+
+#[test]
+fn failures_exit_1_and_name_the_object() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, content: &[u8]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        path.display().to_string()
+    };
+    let no_array = file("no-array.json", b"{\"ids\": [1]}");
+    let unknown = file("unknown.json", b"[1, 2, 4096]");
+    let empty = file("empty.json", b"[]");
+    let two = file("two.json", b"[1, 2]");
+    let latin1 = file("latin1.txt", b"caf\xe9!");
+    let bare = fixture("v3-bf16-no-q-lora").display().to_string();
+    let nowhere = folder.path().join("no/such/folder/out").display().to_string();
+    let cases: &[(&[&str], &str)] = &[
+        (&["generate", "x", "--model", "/no/such/model"], "cannot read /no/such/model"),
+        (&["generate", "x", "--draft", "/no/such/draft"], "cannot read /no/such/draft"),
+        (&["generate", "--prompt-file", "/no/such/file"], "cannot read /no/such/file"),
+        (&["generate", "--prompt-file", &latin1], "latin1.txt: byte 3 begins no UTF-8 character"),
+        (&["generate", "--tokens", &no_array], "no-array.json: expected one JSON array of token ids"),
+        (
+            &["generate", "--tokens", &unknown],
+            "token 4096 at index 2 of the prompt is not in the model's vocabulary of 4096",
+        ),
+        (&["generate", "--tokens", &empty], "the prompt has no tokens"),
+        (&["generate", "x", "--ctx", "4096"], "--ctx is 4096, expected at most the model's 2048"),
+        (&["generate", "x", "--chat"], "embedded:target has no chat template"),
+        (&["generate", "x", "--model", &bare], "has no tokenizer"),
+        (&["generate", "x", "-n", "1", "-O", &nowhere], "cannot write"),
+        (&["inspect", "/no/such/model"], "cannot read /no/such/model"),
+        (&["logits", "--tokens", &two, "--hidden", "6", "--out", &nowhere], "--hidden 6: the model has layers 0 to 5"),
+        (&["logits", "--tokens", &two, "--out", &nowhere], "cannot write"),
+        (&["logits", "--tokens", &empty, "--out", &nowhere], "no tokens"),
+    ];
+    let mut failed = Vec::new();
+    for (args, expected) in cases {
+        let finished = run(coppice!().args(*args));
+        if finished.code != Some(1) || !finished.stderr.contains(expected) {
+            failed.push(format!("{args:?}, expected {expected:?}: {finished:?}"));
+        }
+    }
+    assert!(failed.is_empty(), "{failed:#?}");
+}
+
+#[test]
+fn a_closed_pipe_is_not_a_failure() {
+    for args in [&["inspect"][..], &["generate", "x", "-n", "64"], &["generate", "x", "-n", "2", "--json"]] {
+        let mut child = coppice!().args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let mut stderr = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+        assert_eq!((child.wait().unwrap().code(), stderr.as_str()), (Some(0), ""), "{args:?}");
+    }
+}
