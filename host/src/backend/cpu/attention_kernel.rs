@@ -306,3 +306,21 @@ fn exp<S: Simd>(s: S, x: S::F) -> S::F {
     }
     s.mul(s.add(s.mul_add(p, s.mul(r, r), r), s.splat(1.0)), power)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::cpu::simd::Portable;
+
+    #[test]
+    fn exponentials_are_within_two_units_in_the_last_place() {
+        let exp = |x: f32| exp(Portable, [x; LANES])[0];
+        for x in (0..87_000).map(|i| i as f32 * -1e-3) {
+            let exact = f64::from(x).exp();
+            let unit = f64::from(f32::EPSILON) * 2f64.powi(exact.log2().floor() as i32);
+            assert!((f64::from(exp(x)) - exact).abs() <= 2.0 * unit, "e^{x}");
+        }
+        assert_eq!(exp(0.0), 1.0);
+        assert!(exp(f32::NEG_INFINITY) < 2e-38 && exp(f32::NAN).is_nan());
+    }
+}

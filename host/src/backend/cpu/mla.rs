@@ -8,13 +8,15 @@ use coppice_model::weight::Weight;
 
 use super::attention::{Batch, Cached, KeyPart, Keys, View, attend};
 use super::cache::{KeyTiles, SlotRows};
-use super::linear::linear;
+use super::linear::kernel::Inputs;
+use super::linear::pack::{Layout, Packed};
+use super::linear::{linear, multiply};
 use super::norm::{by_rows, rms_norm};
-use super::pool::Pool;
+use super::pool::{Pool, Slab};
 use super::rope::RopeCache;
 use super::simd::Isa;
 use super::state::RowSet;
-use super::vector::{axpy, dot};
+use super::vector::axpy;
 use crate::backend::MlaSpec;
 
 /// What a layer of latent attention caches.
@@ -221,7 +223,7 @@ impl MlaLayer {
             MlaForm::Absorbed => {
                 queries.resize(heads * count * v, 0.0);
                 pool.run_on_chunks(queries, count * v, |head, part| {
-                    self.project_outputs(isa, attended, stride, head, part)
+                    self.project_outputs(pool, attended, stride, head, part)
                 });
                 (queries, v)
             }
@@ -262,16 +264,16 @@ impl MlaLayer {
     }
 
     /// Attended latents of one head, of `attended` `[heads, rows, stride]`, times its W_v: `[rows, v]`.
-    fn project_outputs(&self, isa: Isa, attended: &[f32], stride: usize, head: usize, part: &mut [f32]) {
+    fn project_outputs(&self, pool: &Pool, attended: &[f32], stride: usize, head: usize, part: &mut [f32]) {
         let MlaSpec { nope, v, kv_lora, .. } = self.spec;
         let rows = part.len() / v;
-        let mut weights = vec![0.0; kv_lora];
-        for element in 0..v {
-            self.kv_b.expand_row(head * (nope + v) + nope + element, &mut weights);
-            for (row, latent) in attended[head * rows * stride..].chunks_exact(stride).take(rows).enumerate() {
-                part[row * v + element] = dot(isa, &weights, &latent[..kv_lora]);
-            }
-        }
+        let attended = attended[head * rows * stride..].chunks_exact(stride).take(rows);
+        let latents: Vec<f32> = attended.flat_map(|latent| &latent[..kv_lora]).copied().collect();
+        let (layout, mut packed) = (Layout::of(&self.kv_b), Packed::default());
+        packed.pack(pool, layout, &latents, kv_lora);
+        let first = head * (nope + v) + nope;
+        let inputs = Inputs { rows: packed.rows(0, layout, kv_lora), index: None };
+        multiply(pool, &self.kv_b, inputs, &mut Slab::dense(part, first..first + v));
     }
 
     /// Query of one row and head, of `q` `[rows, heads, nope + rope]`.

@@ -8,19 +8,20 @@ mod attention_kernel;
 mod buffer;
 mod cache;
 mod draft_attention;
-mod experts;
-mod linear;
+pub mod experts;
+pub mod linear;
 mod mla;
-mod mlp;
+pub mod mlp;
 mod norm;
 mod ops;
-mod pool;
+pub mod pool;
 mod rope;
-mod route;
+pub mod route;
 mod sequence;
-mod simd;
+pub mod simd;
 mod state;
 mod vector;
+
 #[cfg(test)]
 mod testing;
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! Sums and products of plain f32 vectors.
+//! Sums of plain f32 vectors.
 
 #![allow(unsafe_code)]
 
-use super::simd::{Isa, LANES, Simd, kernel};
+use super::simd::{LANES, Simd, kernel};
 
 kernel! {
     /// `out += factor * x`, elementwise.
@@ -12,41 +12,21 @@ kernel! {
 #[inline(always)]
 fn axpy_body<S: Simd>(s: S, factor: f32, x: &[f32], out: &mut [f32]) {
     let factor = s.splat(factor);
-    let (x, x_rest) = x.as_chunks::<LANES>();
-    let (out, out_rest) = out.as_chunks_mut::<LANES>();
-    let step = |x: &[f32; LANES], out: &mut [f32; LANES]| {
-        // SAFETY: both are sixteen f32.
-        unsafe { s.store(out.as_mut_ptr(), s.mul_add(factor, s.load(x.as_ptr()), s.load(out.as_ptr()))) };
-    };
-    x.iter().zip(out).for_each(|(x, out)| step(x, out));
-    let (x, mut padded) = (pad(x_rest), pad(out_rest));
-    step(&x, &mut padded);
-    out_rest.copy_from_slice(&padded[..out_rest.len()]);
-}
-
-/// a . b
-pub(super) fn dot(isa: Isa, a: &[f32], b: &[f32]) -> f32 {
-    let mut product = 0.0;
-    dot_into(isa, a, b, &mut product);
-    product
-}
-
-kernel! {
-    fn dot_into(a: &[f32], b: &[f32], out: &mut f32) = dot_body
+    let (x, x_rest) = x.as_chunks();
+    let (out, out_rest) = out.as_chunks_mut();
+    for (x, out) in x.iter().zip(out) {
+        *out = axpy_lanes(s, factor, x, out);
+    }
+    let sum = axpy_lanes(s, factor, &pad(x_rest), &pad(out_rest));
+    out_rest.copy_from_slice(&sum[..out_rest.len()]);
 }
 
 #[inline(always)]
-fn dot_body<S: Simd>(s: S, a: &[f32], b: &[f32], out: &mut f32) {
-    let (a, a_rest) = a.as_chunks::<LANES>();
-    let (b, b_rest) = b.as_chunks::<LANES>();
-    let mut sums = s.splat(0.0);
-    let mut step = |a: &[f32; LANES], b: &[f32; LANES]| {
-        // SAFETY: both are sixteen f32.
-        sums = unsafe { s.mul_add(s.load(a.as_ptr()), s.load(b.as_ptr()), sums) };
-    };
-    a.iter().zip(b).for_each(|(a, b)| step(a, b));
-    step(&pad(a_rest), &pad(b_rest));
-    *out = s.sum(sums);
+fn axpy_lanes<S: Simd>(s: S, factor: S::F, x: &[f32; LANES], y: &[f32; LANES]) -> [f32; LANES] {
+    let mut sum = [0.0; LANES];
+    // SAFETY: all are sixteen f32.
+    unsafe { s.store(sum.as_mut_ptr(), s.mul_add(factor, s.load(x.as_ptr()), s.load(y.as_ptr()))) };
+    sum
 }
 
 /// A vector of fewer elements, with zeros after them.
@@ -55,4 +35,22 @@ fn pad(x: &[f32]) -> [f32; LANES] {
     let mut padded = [0.0; LANES];
     padded[..x.len()].copy_from_slice(x);
     padded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::cpu::simd::Isa;
+
+    #[test]
+    fn axpy_adds_at_every_length() {
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+            for len in [0, 1, 15, 16, 17, 33, 512] {
+                let x: Vec<f32> = (0..len).map(|i| i as f32).collect();
+                let mut out: Vec<f32> = (0..len).map(|i| 1.0 - i as f32).collect();
+                axpy(isa, 2.0, &x, &mut out);
+                assert!(out.iter().enumerate().all(|(i, out)| *out == 1.0 + i as f32), "{isa} {len}: {out:?}");
+            }
+        }
+    }
 }

@@ -159,8 +159,7 @@ impl Rig {
     }
 
     fn output(&mut self, rows: usize) -> Vec<f32> {
-        let output = self.backend.read_tensor(self.out, rows).unwrap();
-        output
+        self.backend.read_tensor(self.out, rows).unwrap()
     }
 
     /// Makes tokens context, `chunk` at a time, and returns their attention outputs; the last chunk chooses the root.
