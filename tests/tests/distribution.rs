@@ -6,7 +6,7 @@ use coppice_model::TargetModel;
 use coppice_tests::model::{backend, fixture_model, options, request};
 
 const TOKENS: usize = 8;
-const SEEDS: u64 = 20_000;
+const SEEDS: u64 = 6_000;
 /// Repeats itself, so that n-gram lookup proposes something.
 const PROMPT: [u32; 9] = [5, 6, 7, 8, 5, 6, 7, 8, 5];
 
@@ -58,7 +58,7 @@ fn s14_drafted_and_plain_samples_follow_the_exact_distribution() {
 
     let likeliest = after_prompt[0].0;
     let second: Vec<u32> = drafted.iter().filter(|t| t[0] == likeliest).map(|t| t[1]).collect();
-    assert!(second.len() > 1000);
+    assert!(second.len() > 500);
     let statistic = chi_square(&second, &exact(&model, &[&PROMPT[..], &[likeliest]].concat(), 0.7));
     assert!(statistic < CRITICAL, "second token: chi-square {statistic}");
 }
