@@ -61,14 +61,15 @@ pub fn request(prompt: &[u32], max_new_tokens: usize, speculation: Speculation) 
     Request { prompt: prompt.to_vec(), max_new_tokens, sampling: Sampling::GREEDY, speculation, eos_ids: Vec::new() }
 }
 
-/// Tokens committed in each round that ended within the first `tokens` tokens.
-pub fn rounds_within(generation: &Generation, tokens: usize) -> Vec<usize> {
-    let mut total = 1; // the token that prefill emits
+/// Tokens committed in each round whose whole block lies within the first `tokens` tokens.
+pub fn rounds_within(generation: &Generation, tokens: usize, block: usize) -> Vec<usize> {
+    let mut start = 1; // the token that prefill emits
     let accepted = generation.rounds.iter().map(|round| round.accepted);
     accepted
         .take_while(|accepted| {
-            total += accepted;
-            total <= tokens
+            let fits = start + block <= tokens;
+            start += accepted;
+            fits
         })
         .collect()
 }
