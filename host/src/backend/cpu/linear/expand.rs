@@ -3,7 +3,7 @@
 
 #![allow(unsafe_code)]
 
-use coppice_model::weight::{Storage, Weight};
+use coppice_model::weight::{Storage, Weight, e4m3_to_f32};
 
 use super::kernel::Decode;
 use crate::backend::cpu::simd::{LANES, Simd};
@@ -27,17 +27,6 @@ pub(crate) fn element(weight: &Weight, row: usize, col: usize) -> f32 {
             (nibble as f32 - 8.0) * scale.to_f32()
         }
     }
-}
-
-/// e4m3 (OCP 8-bit floating point, "e4m3fn"): bias 7, no infinities, NaN is all ones below the sign.
-fn e4m3_to_f32(bits: u8) -> f32 {
-    let (exponent, mantissa) = (i32::from(bits >> 3 & 0xf), f32::from(bits & 7));
-    let magnitude = match (exponent, bits & 7) {
-        (15, 7) => f32::NAN,
-        (0, _) => mantissa / 512.0,
-        _ => (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 7),
-    };
-    if bits & 0x80 == 0 { magnitude } else { -magnitude }
 }
 
 /// A weight of any storage.
