@@ -74,14 +74,14 @@ fn every_mode_budget_and_backend_prints_the_same_text() {
         };
         let plain = succeed(base().args(["--spec", "none"]));
         let variants: [&[&str]; 8] = [
-            &[],
+            &["--tree-budget", "16"],
             &["--spec", "ngram"],
             &["--spec", "dflash"],
             &["--spec", "dflash", "--tree-budget", "2"],
             &["--spec", "ddtree", "--tree-budget", "0"],
             &["--spec", "ddtree", "--tree-budget", "33"],
-            &["--device", "deferred"],
-            &["--threads", "2"],
+            &["--device", "deferred", "--spec", "ddtree"],
+            &["--threads", "2", "--spec", "ddtree"],
         ];
         for variant in variants {
             let text = succeed(base().args(variant));
@@ -95,7 +95,7 @@ fn every_mode_budget_and_backend_prints_the_same_text() {
 
 #[test]
 fn the_report_says_what_was_drafted_and_accepted() {
-    let report = json(generate!().args([PROMPT, "-n", "64", "--ignore-eos", "--json"]));
+    let report = json(generate!().args([PROMPT, "--spec", "ddtree", "-n", "64", "--ignore-eos", "--json"]));
     assert_eq!(report["schema"], "coppice.generate.v1");
     assert_eq!(report["finish_reason"], "length");
     let spec = &report["spec"];
@@ -147,7 +147,7 @@ fn one_token_has_no_time_a_token() {
 
 #[test]
 fn parity_is_verified_on_standard_error() {
-    let args = [PROMPT, "-n", "32", "--ignore-eos"];
+    let args = [PROMPT, "--spec", "ddtree", "-n", "32", "--ignore-eos"];
     let finished = run(generate!().args(args).arg("--verify-parity"));
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
     assert_eq!(finished.stdout, succeed(generate!().args(args)));
@@ -156,7 +156,7 @@ fn parity_is_verified_on_standard_error() {
 
 #[test]
 fn statistics_leave_standard_output_alone() {
-    let args = [PROMPT, "-n", "16"];
+    let args = [PROMPT, "--spec", "ddtree", "-n", "16"];
     let finished = run(generate!().args(args).arg("--stats"));
     assert_eq!(finished.stdout, succeed(generate!().args(args)));
     for expected in ["embedded:target", "ddtree by embedded:draft", "tok/s", "tokens a round", "threads"] {

@@ -46,6 +46,8 @@ fn s1_low_acceptance_is_said_once_with_its_likely_causes() {
         command.args([PROMPT, "--ignore-eos", "--temp", "1", "--top-p", "1", "-n", n]);
         if draft {
             command.arg("--draft").arg(drafter.path());
+        } else {
+            command.args(["--spec", "ddtree"]);
         }
         run(&mut command)
     };

@@ -90,7 +90,8 @@ pub struct GenerateFlags {
     pub draft: Option<PathBuf>,
 
     /// How tokens are drafted: none, dflash (a chain), ddtree (a tree), or ngram
-    /// (from what the text repeats) [default: ddtree, ngram without a drafter]
+    /// (from what the text repeats) [default: ddtree with --draft or --tree-budget,
+    /// ngram for a --model without a drafter, none for the built-in model]
     #[arg(long, value_name = "MODE", hide_possible_values = true, help_heading = "Drafting")]
     pub spec: Option<Spec>,
     /// Tree nodes verified a round [default: ddtree 16, ngram 8, dflash a block]

@@ -203,6 +203,8 @@ impl GenerateFlags {
             (Some(model), draft) => (Source::Directory(model), draft.map(Source::Directory)),
         };
         let (mode, draft) = match (self.spec, draft) {
+            // So small a model is bound by arithmetic on a CPU: a drafted round takes longer than its tokens one by one.
+            (None, Some(Source::EmbeddedDraft)) if self.tree_budget.is_none() => (Spec::None, None),
             (None, Some(draft)) => (Spec::Ddtree, Some(draft)),
             (None, None) => (Spec::Ngram, None),
             (Some(mode @ (Spec::Dflash | Spec::Ddtree)), Some(draft)) => (mode, Some(draft)),
@@ -321,8 +323,9 @@ mod tests {
         let (embedded, folder) = (Some(Source::EmbeddedDraft), Some(Source::Directory("d".into())));
         let ddtree = |budget| Speculation::Ddtree { budget };
         let ngram = |budget| Speculation::Ngram { budget };
-        let cases: [(&[&str], Option<Source>, Speculation); 10] = [
-            (&[], embedded.clone(), ddtree(16)),
+        let cases: [(&[&str], Option<Source>, Speculation); 11] = [
+            (&[], None, Speculation::None),
+            (&["--spec", "ddtree"], embedded.clone(), ddtree(16)),
             (&["--tree-budget", "0"], embedded.clone(), ddtree(0)),
             (&["--draft", "d"], folder.clone(), ddtree(16)),
             (&["--model", "m"], None, ngram(8)),
