@@ -6,8 +6,10 @@ use cuda_std::{grid, prelude::*};
 
 /// Threads of a block that copies or reads.
 const THREADS: u32 = 512;
-/// Vectors of 16 bytes that a thread has in flight.
+/// Vectors of 16 bytes that a thread has in flight when it reads.
 const BATCH: u32 = 8;
+/// The same when it copies.
+const COPY_BATCH: u32 = 4;
 /// Threads of a block that multiplies.
 const MMA_THREADS: u32 = 256;
 /// Independent products that a warp has in flight.
@@ -18,9 +20,9 @@ const CHAINS: usize = 8;
 /// to[i] = from[i]
 ///
 /// * Shapes: `from`, `to` [vectors] of 16 bytes.
-/// * Work: any grid of 512 threads; a block takes 4096 neighbouring vectors at a time, a thread eight of them, 512 apart.
+/// * Work: any grid of 512 threads; a block takes 2048 neighbouring vectors at a time, a thread four of them, 512 apart.
 /// * Shared memory: none.
-/// * Registers: eight vectors; under 64.
+/// * Registers: four vectors; under 64.
 /// * Bytes: 32 a vector; FLOPs: none.
 /// * Alignment: 16 B. Any number of vectors.
 /// * Tolerance: exact.
@@ -32,11 +34,11 @@ pub unsafe fn ceiling_copy(from: Global<[u32; 4]>, to: GlobalMut<[u32; 4]>, vect
     // SAFETY: indices are below `vectors`.
     unsafe {
         grid::dependency_wait();
-        let mut first = u64::from(thread::block_idx_x()) * u64::from(THREADS * BATCH);
+        let mut first = u64::from(thread::block_idx_x()) * u64::from(THREADS * COPY_BATCH);
         while first < vectors {
             let i = first + u64::from(thread::thread_idx_x());
-            if first + u64::from(THREADS * BATCH) <= vectors {
-                let mut held = [[0; 4]; BATCH as usize];
+            if first + u64::from(THREADS * COPY_BATCH) <= vectors {
+                let mut held = [[0; 4]; COPY_BATCH as usize];
                 for (j, held) in held.iter_mut().enumerate() {
                     *held = from.add(i as usize + j * THREADS as usize).read_cached();
                 }
@@ -50,7 +52,7 @@ pub unsafe fn ceiling_copy(from: Global<[u32; 4]>, to: GlobalMut<[u32; 4]>, vect
                     i += u64::from(THREADS);
                 }
             }
-            first += u64::from(thread::grid_dim_x()) * u64::from(THREADS * BATCH);
+            first += u64::from(thread::grid_dim_x()) * u64::from(THREADS * COPY_BATCH);
         }
         grid::dependency_launch();
     }

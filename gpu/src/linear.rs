@@ -40,12 +40,20 @@ const fn stage_bytes(tiles: u32, height: u32) -> u32 {
 /// The weights are operand A (16 outputs a tile), the rows of x operand B (8 a tile). Within a chunk of 32 inputs, lane (g, t)
 /// takes inputs 8t..8t+8 of outputs g and g + 8 and of row g: 16 contiguous bytes each. An mma may see its inputs in any
 /// order as long as A and B agree, so each lane multiplies what itself has copied: fragments need neither `ldmatrix` nor
-/// a barrier, and the ring in shared memory is only a deep queue of loads. Every block reads all of x, so x costs as much
+/// a barrier, and the ring in shared memory is only a deep queue of loads. The weights lie packed ([`pack`]) in the order in
+/// which lanes want them: 512 contiguous bytes a load, 16 KiB a block and step. Every block reads all of x, so x costs as much
 /// as the weights where there are as many rows as outputs a block: `HEIGHT` tiles share what a lane has of x.
 ///
-/// Weights do not come from an earlier kernel: the first of them are fetched before that one has ended.
+/// Weights do not come from an earlier kernel: with `EARLY`, the first of them are fetched before that one has ended.
 #[inline(always)]
-unsafe fn linear<const TILES: usize, const HEIGHT: usize, const STAGES: u32, const KEEP: u32, T: Output>(
+unsafe fn linear<
+    const TILES: usize,
+    const HEIGHT: usize,
+    const STAGES: u32,
+    const KEEP: u32,
+    const EARLY: bool,
+    T: Output,
+>(
     x: Global<Bf16>,
     weight: Global<Bf16>,
     out: GlobalMut<T>,
@@ -53,7 +61,7 @@ unsafe fn linear<const TILES: usize, const HEIGHT: usize, const STAGES: u32, con
     inputs: u32,
     outputs: u32,
 ) {
-    // SAFETY: outputs beyond the end are clamped when read and skipped when written, rows beyond it are zeros in shared
+    // SAFETY: output tiles beyond the end are clamped when read and skipped when written, rows beyond it are zeros in shared
     // memory; each lane reads back only vectors that it wrote, or copied and waited for, until the barrier after which the
     // ring holds partial sums.
     unsafe {
@@ -63,12 +71,11 @@ unsafe fn linear<const TILES: usize, const HEIGHT: usize, const STAGES: u32, con
         let (g, t) = (lane / 4, lane % 4);
         let width = const { OUTPUTS * HEIGHT as u32 };
         let first = thread::block_idx_x() * width;
-        let weights = |offset: u32| {
-            let output = (first + g + offset).min(outputs - 1);
-            weight.add(output as usize * inputs as usize + 8 * t as usize)
-        };
-        let low: [Global<Bf16>; HEIGHT] = core::array::from_fn(|h| weights(16 * h as u32));
-        let high: [Global<Bf16>; HEIGHT] = core::array::from_fn(|h| weights(16 * h as u32 + 8));
+        let last = outputs.div_ceil(OUTPUTS) - 1;
+        let weights: [Global<Bf16>; HEIGHT] = core::array::from_fn(|h| {
+            let tile = (thread::block_idx_x() * HEIGHT as u32 + h as u32).min(last);
+            weight.add(tile as usize * OUTPUTS as usize * inputs as usize + 8 * lane as usize)
+        });
         let x = x.add(8 * t as usize);
         let stage = const { stage_bytes(TILES as u32, HEIGHT as u32) };
         let ring = shared::dynamic_shared_mem::<[u32; 4]>().byte_add(warp * STAGES * stage).add(lane);
@@ -80,9 +87,10 @@ unsafe fn linear<const TILES: usize, const HEIGHT: usize, const STAGES: u32, con
             let from = start(n);
             if from < inputs {
                 let to = ring.byte_add(n % STAGES * stage);
-                for (h, (low, high)) in low.iter().zip(&high).enumerate() {
-                    async_copy::copy_async(to.add(64 * h as u32), low.add(from as usize).cast());
-                    async_copy::copy_async(to.add(64 * h as u32 + 32), high.add(from as usize).cast());
+                for (h, weights) in weights.iter().enumerate() {
+                    let from = weights.add((from * OUTPUTS) as usize);
+                    async_copy::copy_async(to.add(64 * h as u32), from.cast());
+                    async_copy::copy_async(to.add(64 * h as u32 + 32), from.add(256).cast());
                 }
             }
         };
@@ -101,8 +109,10 @@ unsafe fn linear<const TILES: usize, const HEIGHT: usize, const STAGES: u32, con
             async_copy::commit_group();
         };
 
-        for n in 0..STAGES - 1 {
-            fetch_weights(n);
+        if EARLY {
+            for n in 0..STAGES - 1 {
+                fetch_weights(n);
+            }
         }
         for tile in 0..TILES as u32 {
             if tile * 8 + g >= rows {
@@ -113,6 +123,9 @@ unsafe fn linear<const TILES: usize, const HEIGHT: usize, const STAGES: u32, con
         }
         grid::dependency_wait();
         for n in 0..STAGES - 1 {
+            if !EARLY {
+                fetch_weights(n);
+            }
             fetch_rows(n);
         }
         let mut sums = [[[0.0f32; 4]; TILES]; HEIGHT];
@@ -165,18 +178,19 @@ unsafe fn linear<const TILES: usize, const HEIGHT: usize, const STAGES: u32, con
     }
 }
 
-/// Outputs from which on blocks of two tiles are enough to fill a large GPU.
+/// Outputs from which on blocks of several tiles are enough to fill a large GPU.
 #[cfg(not(target_arch = "nvptx64"))]
 const WIDE: u32 = 8192;
 
 macro_rules! instances {
-    ($($name:ident, $rows:literal rows, $tiles:literal tiles, $height:literal high, $stages:literal stages, $output:ty, $output_name:literal;)*) => {
+    ($($name:ident, $rows:literal rows, $tiles:literal tiles, $height:literal high, $stages:literal stages, $early:literal early, $output:ty, $output_name:literal;)*) => {
         $(
             #[doc = concat!("Linear layer of up to ", $rows, " rows with ", $output_name, " results, 16 x ", $height, " a block.")]
             ///
             /// out[t, o] = sum_i x[t, i] * weight[o, i]
             ///
-            /// * Shapes: `x` [rows, inputs] bf16; `weight` [outputs, inputs] bf16; `out` [rows, outputs].
+            /// * Shapes: `x` [rows, inputs] bf16; `weight` [outputs, inputs] bf16, packed by [`pack`]; `out` [rows,
+            ///   outputs].
             /// * Work: a block of 8 warps per 16 x height outputs; warp w takes chunks of 64 inputs w, w + 8, ..., in a ring
             ///   filled by cp.async. One order of addition an output, whatever the number of rows and the height.
             /// * Shared memory: 8 rings of 2 to 8 stages of 512 x (2 height + rows / 8) B; afterwards partial sums [8, rows,
@@ -199,28 +213,28 @@ macro_rules! instances {
                 outputs: u32,
             ) {
                 // SAFETY: the contract is the same.
-                unsafe { linear::<$tiles, $height, $stages, { $stages - 1 }, $output>(x, weight, out, rows, inputs, outputs) }
+                unsafe { linear::<$tiles, $height, $stages, { $stages - 1 }, $early, $output>(x, weight, out, rows, inputs, outputs) }
             }
         )*
     };
 }
 instances! {
-    linear_f32_8, 8 rows, 1 tiles, 1 high, 8 stages, f32, "f32";
-    linear_f32_16, 16 rows, 2 tiles, 1 high, 6 stages, f32, "f32";
-    linear_f32_32, 32 rows, 4 tiles, 1 high, 4 stages, f32, "f32";
-    linear_f32_64, 64 rows, 8 tiles, 1 high, 2 stages, f32, "f32";
-    linear_f32_8_wide, 8 rows, 1 tiles, 2 high, 4 stages, f32, "f32";
-    linear_f32_16_wide, 16 rows, 2 tiles, 2 high, 4 stages, f32, "f32";
-    linear_f32_32_wide, 32 rows, 4 tiles, 2 high, 3 stages, f32, "f32";
-    linear_f32_64_wide, 64 rows, 8 tiles, 2 high, 2 stages, f32, "f32";
-    linear_bf16_8, 8 rows, 1 tiles, 1 high, 8 stages, Bf16, "bf16";
-    linear_bf16_16, 16 rows, 2 tiles, 1 high, 6 stages, Bf16, "bf16";
-    linear_bf16_32, 32 rows, 4 tiles, 1 high, 4 stages, Bf16, "bf16";
-    linear_bf16_64, 64 rows, 8 tiles, 1 high, 2 stages, Bf16, "bf16";
-    linear_bf16_8_wide, 8 rows, 1 tiles, 2 high, 4 stages, Bf16, "bf16";
-    linear_bf16_16_wide, 16 rows, 2 tiles, 2 high, 4 stages, Bf16, "bf16";
-    linear_bf16_32_wide, 32 rows, 4 tiles, 2 high, 3 stages, Bf16, "bf16";
-    linear_bf16_64_wide, 64 rows, 8 tiles, 2 high, 2 stages, Bf16, "bf16";
+    linear_f32_8, 8 rows, 1 tiles, 1 high, 8 stages, true early, f32, "f32";
+    linear_f32_16, 16 rows, 2 tiles, 1 high, 6 stages, false early, f32, "f32";
+    linear_f32_32, 32 rows, 4 tiles, 1 high, 4 stages, false early, f32, "f32";
+    linear_f32_64, 64 rows, 8 tiles, 1 high, 2 stages, false early, f32, "f32";
+    linear_f32_8_wide, 8 rows, 1 tiles, 2 high, 4 stages, true early, f32, "f32";
+    linear_f32_16_wide, 16 rows, 2 tiles, 2 high, 4 stages, true early, f32, "f32";
+    linear_f32_32_wide, 32 rows, 4 tiles, 3 high, 2 stages, true early, f32, "f32";
+    linear_f32_64_wide, 64 rows, 8 tiles, 2 high, 2 stages, true early, f32, "f32";
+    linear_bf16_8, 8 rows, 1 tiles, 1 high, 8 stages, true early, Bf16, "bf16";
+    linear_bf16_16, 16 rows, 2 tiles, 1 high, 6 stages, false early, Bf16, "bf16";
+    linear_bf16_32, 32 rows, 4 tiles, 1 high, 4 stages, false early, Bf16, "bf16";
+    linear_bf16_64, 64 rows, 8 tiles, 1 high, 2 stages, false early, Bf16, "bf16";
+    linear_bf16_8_wide, 8 rows, 1 tiles, 2 high, 4 stages, true early, Bf16, "bf16";
+    linear_bf16_16_wide, 16 rows, 2 tiles, 2 high, 4 stages, true early, Bf16, "bf16";
+    linear_bf16_32_wide, 32 rows, 4 tiles, 3 high, 2 stages, true early, Bf16, "bf16";
+    linear_bf16_64_wide, 64 rows, 8 tiles, 2 high, 2 stages, true early, Bf16, "bf16";
 }
 
 /// A linear layer's kernel.
@@ -236,13 +250,16 @@ pub struct Instance<T> {
     pub bound: u32,
     /// Output tiles a block.
     pub height: u32,
+    /// Whether it gains by starting before the kernel before it has ended. Where blocks live on x, it loses: those that
+    /// start early share multiprocessors while others stay idle.
+    pub early: bool,
     stages: u32,
 }
 
 #[cfg(not(target_arch = "nvptx64"))]
 impl<T> Instance<T> {
-    const fn new(kernel: Linear<T>, bound: u32, height: u32, stages: u32) -> Self {
-        Self { kernel, bound, height, stages }
+    const fn new(kernel: Linear<T>, bound: u32, height: u32, stages: u32, early: bool) -> Self {
+        Self { kernel, bound, height, early, stages }
     }
 
     /// Its launch.
@@ -257,34 +274,54 @@ impl<T> Instance<T> {
 /// The instances with f32 results, narrow ones first, each kind by bound.
 #[cfg(not(target_arch = "nvptx64"))]
 pub const F32: [Instance<f32>; 8] = [
-    Instance::new(linear_f32_8::KERNEL, 8, 1, 8),
-    Instance::new(linear_f32_16::KERNEL, 16, 1, 6),
-    Instance::new(linear_f32_32::KERNEL, 32, 1, 4),
-    Instance::new(linear_f32_64::KERNEL, 64, 1, 2),
-    Instance::new(linear_f32_8_wide::KERNEL, 8, 2, 4),
-    Instance::new(linear_f32_16_wide::KERNEL, 16, 2, 4),
-    Instance::new(linear_f32_32_wide::KERNEL, 32, 2, 3),
-    Instance::new(linear_f32_64_wide::KERNEL, 64, 2, 2),
+    Instance::new(linear_f32_8::KERNEL, 8, 1, 8, true),
+    Instance::new(linear_f32_16::KERNEL, 16, 1, 6, false),
+    Instance::new(linear_f32_32::KERNEL, 32, 1, 4, false),
+    Instance::new(linear_f32_64::KERNEL, 64, 1, 2, false),
+    Instance::new(linear_f32_8_wide::KERNEL, 8, 2, 4, true),
+    Instance::new(linear_f32_16_wide::KERNEL, 16, 2, 4, true),
+    Instance::new(linear_f32_32_wide::KERNEL, 32, 3, 2, true),
+    Instance::new(linear_f32_64_wide::KERNEL, 64, 2, 2, true),
 ];
 
 /// The instances with bf16 results, in the same order.
 #[cfg(not(target_arch = "nvptx64"))]
 pub const BF16: [Instance<Bf16>; 8] = [
-    Instance::new(linear_bf16_8::KERNEL, 8, 1, 8),
-    Instance::new(linear_bf16_16::KERNEL, 16, 1, 6),
-    Instance::new(linear_bf16_32::KERNEL, 32, 1, 4),
-    Instance::new(linear_bf16_64::KERNEL, 64, 1, 2),
-    Instance::new(linear_bf16_8_wide::KERNEL, 8, 2, 4),
-    Instance::new(linear_bf16_16_wide::KERNEL, 16, 2, 4),
-    Instance::new(linear_bf16_32_wide::KERNEL, 32, 2, 3),
-    Instance::new(linear_bf16_64_wide::KERNEL, 64, 2, 2),
+    Instance::new(linear_bf16_8::KERNEL, 8, 1, 8, true),
+    Instance::new(linear_bf16_16::KERNEL, 16, 1, 6, false),
+    Instance::new(linear_bf16_32::KERNEL, 32, 1, 4, false),
+    Instance::new(linear_bf16_64::KERNEL, 64, 1, 2, false),
+    Instance::new(linear_bf16_8_wide::KERNEL, 8, 2, 4, true),
+    Instance::new(linear_bf16_16_wide::KERNEL, 16, 2, 4, true),
+    Instance::new(linear_bf16_32_wide::KERNEL, 32, 3, 2, true),
+    Instance::new(linear_bf16_64_wide::KERNEL, 64, 2, 2, true),
 ];
 
 /// The instance for this many rows and outputs; `None` for more than 64 rows.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn choose<T>(instances: &[Instance<T>], rows: u32, outputs: u32) -> Option<&Instance<T>> {
-    let height = if outputs >= WIDE { 2 } else { 1 };
-    instances.iter().find(|instance| instance.bound >= rows && instance.height == height)
+    let wide = outputs >= WIDE;
+    instances.iter().find(|instance| instance.bound >= rows && (instance.height > 1) == wide)
+}
+
+/// Weights [outputs, inputs] in the order the kernels read them: [output tile, chunk, half, g, t, 8], for outputs 16 tile + 8
+/// half + g and inputs 32 chunk + 8 t. Outputs past the end are zeros; `inputs` is a multiple of 32, as the kernels need.
+#[cfg(not(target_arch = "nvptx64"))]
+pub fn pack(weight: &[Bf16], inputs: usize) -> std::vec::Vec<Bf16> {
+    let outputs = weight.len().checked_div(inputs).unwrap_or(0);
+    let tiles = outputs.div_ceil(OUTPUTS as usize);
+    let mut packed = std::vec::Vec::with_capacity(tiles * OUTPUTS as usize * inputs);
+    for first in (0..tiles).map(|tile| tile * OUTPUTS as usize) {
+        for from in (0..inputs).step_by(CHUNK as usize) {
+            for output in first..first + OUTPUTS as usize {
+                match weight.get(output * inputs + from..output * inputs + from + CHUNK as usize) {
+                    Some(inputs) => packed.extend_from_slice(inputs),
+                    None => packed.extend([Bf16(0); CHUNK as usize]),
+                }
+            }
+        }
+    }
+    packed
 }
 
 /// One output of a linear layer by its formula, in f64, and the sum of the terms' magnitudes.
@@ -324,7 +361,7 @@ mod tests {
     fn run<T: Output>(instance: &Instance<T>, rows: u32, (inputs, outputs): (u32, u32)) -> Vec<T> {
         let mut generator = Random::new((inputs + outputs).into());
         let (w, x) = (random(&mut generator, inputs * outputs), random(&mut generator, rows * inputs));
-        let (x, w) = (Buffer::input("x", &x), Buffer::input("weight", &w));
+        let (x, w) = (Buffer::input("x", &x), Buffer::input("weight", &pack(&w, inputs as usize)));
         let out = Buffer::<T>::poisoned("out", (rows * outputs) as usize);
         let arguments = (x.ptr(), w.ptr(), out.ptr_mut(), rows, inputs, outputs);
         Simulator::default().seed(rows.into()).launch(&instance.kernel, instance.shape(outputs), arguments).unwrap();

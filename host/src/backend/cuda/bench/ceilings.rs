@@ -28,9 +28,9 @@ pub fn measure(device: &Device) -> Result<Ceilings> {
     let to = DeviceBuffer::<[u32; 4]>::poisoned(device, VECTORS as usize)?;
     let all = (VECTORS / BLOCK_VECTORS) as u32;
     let resident = device.info().multiprocessors;
-    let out = DeviceBuffer::<u32>::poisoned(device, all as usize * 512)?;
+    let out = DeviceBuffer::<u32>::poisoned(device, 2 * all as usize * 512)?;
     let (mut copy, mut read) = (0.0f64, 0.0f64);
-    for blocks in [2 * resident, 4 * resident, 16 * resident, all] {
+    for blocks in [2 * resident, 4 * resident, 16 * resident, all, 2 * all] {
         let shape = ceiling::memory_shape(blocks);
         let arguments = (from.ptr(), to.ptr_mut(), VECTORS);
         // SAFETY: both buffers hold `VECTORS` vectors.

@@ -1,6 +1,6 @@
 //! Checks of the skinny linear layers.
 
-use coppice_gpu::linear::{BF16, F32, Instance, linear_reference};
+use coppice_gpu::linear::{BF16, F32, Instance, linear_reference, pack};
 use cuda_std::{Bf16, DeviceCopy};
 
 use super::Run;
@@ -61,7 +61,7 @@ fn check<T: Value>(run: &mut Run<'_>, instance: &Instance<T>) -> Result<()> {
     let large = [(bound, 7168, 520), (bound / 2 + 1, 2048, 1031), (1, 18_432, 100)];
     for (rows, inputs, outputs) in run.cases(&small, &large) {
         let (x, weight) = (bf16s(run, rows * inputs), bf16s(run, outputs * inputs));
-        let (input, weights) = (run.place.input("x", &x)?, run.place.input("weight", &weight)?);
+        let (input, weights) = (run.place.input("x", &x)?, run.place.input("weight", &pack(&weight, inputs))?);
         let out = run.place.output::<T>("out", rows * outputs)?;
         let [r, i, o] = [rows, inputs, outputs].map(|n| n as u32);
         let arguments = (input.ptr(), weights.ptr(), out.ptr_mut(), r, i, o);
