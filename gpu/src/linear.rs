@@ -182,61 +182,6 @@ unsafe fn linear<
 #[cfg(not(target_arch = "nvptx64"))]
 const WIDE: u32 = 8192;
 
-macro_rules! instances {
-    ($($name:ident, $rows:literal rows, $tiles:literal tiles, $height:literal high, $stages:literal stages, $early:literal early, $output:ty, $output_name:literal;)*) => {
-        $(
-            #[doc = concat!("Linear layer of up to ", $rows, " rows with ", $output_name, " results, 16 x ", $height, " a block.")]
-            ///
-            /// out[t, o] = sum_i x[t, i] * weight[o, i]
-            ///
-            /// * Shapes: `x` [rows, inputs] bf16; `weight` [outputs, inputs] bf16, packed by [`pack`]; `out` [rows,
-            ///   outputs].
-            /// * Work: a block of 8 warps per 16 x height outputs; warp w takes chunks of 64 inputs w, w + 8, ..., in a ring
-            ///   filled by cp.async. One order of addition an output, whatever the number of rows and the height.
-            /// * Shared memory: 8 rings of 2 to 8 stages of 512 x (2 height + rows / 8) B; afterwards partial sums [8, rows,
-            ///   16 height].
-            /// * Registers: 4 a row tile and output tile of sums, 8 of weights, 4 a row tile of x; 40 to 128.
-            /// * Bytes: 2 x outputs x inputs, once; FLOPs: 2 x rows x outputs x inputs.
-            /// * Alignment: `x` and `weight` 16 B; `inputs` a multiple of 32. Any number of outputs.
-            /// * Tolerance: 2^-20 x sum_i |x w| for f32 accumulation, plus the rounding of a bf16 result.
-            ///
-            /// # Safety
-            /// The buffers have those shapes and alignments, `rows` is from 1 to the bound, and `out` overlaps nothing. No
-            /// kernel before it in the stream writes `weight`.
-            #[kernel(threads = 256)]
-            pub unsafe fn $name(
-                x: Global<Bf16>,
-                weight: Global<Bf16>,
-                out: GlobalMut<$output>,
-                rows: u32,
-                inputs: u32,
-                outputs: u32,
-            ) {
-                // SAFETY: the contract is the same.
-                unsafe { linear::<$tiles, $height, $stages, { $stages - 1 }, $early, $output>(x, weight, out, rows, inputs, outputs) }
-            }
-        )*
-    };
-}
-instances! {
-    linear_f32_8, 8 rows, 1 tiles, 1 high, 8 stages, true early, f32, "f32";
-    linear_f32_16, 16 rows, 2 tiles, 1 high, 6 stages, false early, f32, "f32";
-    linear_f32_32, 32 rows, 4 tiles, 1 high, 4 stages, false early, f32, "f32";
-    linear_f32_64, 64 rows, 8 tiles, 1 high, 2 stages, false early, f32, "f32";
-    linear_f32_8_wide, 8 rows, 1 tiles, 2 high, 4 stages, true early, f32, "f32";
-    linear_f32_16_wide, 16 rows, 2 tiles, 2 high, 4 stages, true early, f32, "f32";
-    linear_f32_32_wide, 32 rows, 4 tiles, 3 high, 2 stages, true early, f32, "f32";
-    linear_f32_64_wide, 64 rows, 8 tiles, 2 high, 2 stages, true early, f32, "f32";
-    linear_bf16_8, 8 rows, 1 tiles, 1 high, 8 stages, true early, Bf16, "bf16";
-    linear_bf16_16, 16 rows, 2 tiles, 1 high, 6 stages, false early, Bf16, "bf16";
-    linear_bf16_32, 32 rows, 4 tiles, 1 high, 4 stages, false early, Bf16, "bf16";
-    linear_bf16_64, 64 rows, 8 tiles, 1 high, 2 stages, false early, Bf16, "bf16";
-    linear_bf16_8_wide, 8 rows, 1 tiles, 2 high, 4 stages, true early, Bf16, "bf16";
-    linear_bf16_16_wide, 16 rows, 2 tiles, 2 high, 4 stages, true early, Bf16, "bf16";
-    linear_bf16_32_wide, 32 rows, 4 tiles, 3 high, 2 stages, true early, Bf16, "bf16";
-    linear_bf16_64_wide, 64 rows, 8 tiles, 2 high, 2 stages, true early, Bf16, "bf16";
-}
-
 /// A linear layer's kernel.
 #[cfg(not(target_arch = "nvptx64"))]
 pub type Linear<T> = cuda_std::launch::Kernel<(Global<Bf16>, Global<Bf16>, GlobalMut<T>, u32, u32, u32)>;
@@ -258,10 +203,6 @@ pub struct Instance<T> {
 
 #[cfg(not(target_arch = "nvptx64"))]
 impl<T> Instance<T> {
-    const fn new(kernel: Linear<T>, bound: u32, height: u32, stages: u32, early: bool) -> Self {
-        Self { kernel, bound, height, early, stages }
-    }
-
     /// Its launch.
     pub fn shape(&self, outputs: u32) -> LaunchShape {
         let (tiles, width) = (self.bound / 8, OUTPUTS * self.height);
@@ -271,31 +212,78 @@ impl<T> Instance<T> {
     }
 }
 
-/// The instances with f32 results, narrow ones first, each kind by bound.
-#[cfg(not(target_arch = "nvptx64"))]
-pub const F32: [Instance<f32>; 8] = [
-    Instance::new(linear_f32_8::KERNEL, 8, 1, 8, true),
-    Instance::new(linear_f32_16::KERNEL, 16, 1, 6, false),
-    Instance::new(linear_f32_32::KERNEL, 32, 1, 4, false),
-    Instance::new(linear_f32_64::KERNEL, 64, 1, 2, false),
-    Instance::new(linear_f32_8_wide::KERNEL, 8, 2, 4, true),
-    Instance::new(linear_f32_16_wide::KERNEL, 16, 2, 4, true),
-    Instance::new(linear_f32_32_wide::KERNEL, 32, 3, 2, true),
-    Instance::new(linear_f32_64_wide::KERNEL, 64, 2, 2, true),
-];
+macro_rules! instances {
+    ($($list:ident: $output:ty, $output_name:literal {
+        $($name:ident, $rows:literal rows, $tiles:literal tiles, $height:literal high, $stages:literal stages, $early:literal early;)*
+    })*) => {
+        $(
+            $(
+                #[doc = concat!("Linear layer of up to ", $rows, " rows with ", $output_name, " results, 16 x ", $height, " a block.")]
+                ///
+                /// out[t, o] = sum_i x[t, i] * weight[o, i]
+                ///
+                /// * Shapes: `x` [rows, inputs] bf16; `weight` [outputs, inputs] bf16, packed by [`pack`]; `out` [rows,
+                ///   outputs].
+                /// * Work: a block of 8 warps per 16 x height outputs; warp w takes chunks of 64 inputs w, w + 8, ..., in a ring
+                ///   filled by cp.async. One order of addition an output, whatever the number of rows and the height.
+                /// * Shared memory: 8 rings of 2 to 8 stages of 512 x (2 height + rows / 8) B; afterwards partial sums [8, rows,
+                ///   16 height].
+                /// * Registers: 4 a row tile and output tile of sums, 8 of weights, 4 a row tile of x; 40 to 128.
+                /// * Bytes: 2 x outputs x inputs, once; FLOPs: 2 x rows x outputs x inputs.
+                /// * Alignment: `x` and `weight` 16 B; `inputs` a multiple of 32. Any number of outputs.
+                /// * Tolerance: 2^-20 x sum_i |x w| for f32 accumulation, plus the rounding of a bf16 result.
+                ///
+                /// # Safety
+                /// The buffers have those shapes and alignments, `rows` is from 1 to the bound, and `out` overlaps nothing. No
+                /// kernel before it in the stream writes `weight`.
+                #[kernel(threads = 256)]
+                pub unsafe fn $name(
+                    x: Global<Bf16>,
+                    weight: Global<Bf16>,
+                    out: GlobalMut<$output>,
+                    rows: u32,
+                    inputs: u32,
+                    outputs: u32,
+                ) {
+                    // SAFETY: the contract is the same.
+                    unsafe { linear::<$tiles, $height, $stages, { $stages - 1 }, $early, $output>(x, weight, out, rows, inputs, outputs) }
+                }
+            )*
 
-/// The instances with bf16 results, in the same order.
-#[cfg(not(target_arch = "nvptx64"))]
-pub const BF16: [Instance<Bf16>; 8] = [
-    Instance::new(linear_bf16_8::KERNEL, 8, 1, 8, true),
-    Instance::new(linear_bf16_16::KERNEL, 16, 1, 6, false),
-    Instance::new(linear_bf16_32::KERNEL, 32, 1, 4, false),
-    Instance::new(linear_bf16_64::KERNEL, 64, 1, 2, false),
-    Instance::new(linear_bf16_8_wide::KERNEL, 8, 2, 4, true),
-    Instance::new(linear_bf16_16_wide::KERNEL, 16, 2, 4, true),
-    Instance::new(linear_bf16_32_wide::KERNEL, 32, 3, 2, true),
-    Instance::new(linear_bf16_64_wide::KERNEL, 64, 2, 2, true),
-];
+            #[doc = concat!("The instances with ", $output_name, " results: those for few outputs, then those for many, each by bound.")]
+            #[cfg(not(target_arch = "nvptx64"))]
+            pub const $list: [Instance<$output>; 8] = [$(Instance {
+                kernel: $name::KERNEL,
+                bound: $rows,
+                height: $height,
+                early: $early,
+                stages: $stages,
+            }),*];
+        )*
+    };
+}
+instances! {
+    F32: f32, "f32" {
+        linear_f32_8, 8 rows, 1 tiles, 1 high, 8 stages, true early;
+        linear_f32_16, 16 rows, 2 tiles, 1 high, 6 stages, false early;
+        linear_f32_32, 32 rows, 4 tiles, 1 high, 4 stages, false early;
+        linear_f32_64, 64 rows, 8 tiles, 1 high, 2 stages, false early;
+        linear_f32_8_wide, 8 rows, 1 tiles, 2 high, 4 stages, true early;
+        linear_f32_16_wide, 16 rows, 2 tiles, 2 high, 4 stages, true early;
+        linear_f32_32_wide, 32 rows, 4 tiles, 3 high, 2 stages, true early;
+        linear_f32_64_wide, 64 rows, 8 tiles, 2 high, 2 stages, true early;
+    }
+    BF16: Bf16, "bf16" {
+        linear_bf16_8, 8 rows, 1 tiles, 1 high, 8 stages, true early;
+        linear_bf16_16, 16 rows, 2 tiles, 1 high, 6 stages, false early;
+        linear_bf16_32, 32 rows, 4 tiles, 1 high, 4 stages, false early;
+        linear_bf16_64, 64 rows, 8 tiles, 1 high, 2 stages, false early;
+        linear_bf16_8_wide, 8 rows, 1 tiles, 2 high, 4 stages, true early;
+        linear_bf16_16_wide, 16 rows, 2 tiles, 2 high, 4 stages, true early;
+        linear_bf16_32_wide, 32 rows, 4 tiles, 3 high, 2 stages, true early;
+        linear_bf16_64_wide, 64 rows, 8 tiles, 2 high, 2 stages, true early;
+    }
+}
 
 /// The instance for this many rows and outputs; `None` for more than 64 rows.
 #[cfg(not(target_arch = "nvptx64"))]
