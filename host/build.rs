@@ -1,18 +1,56 @@
-//! Tells the program which commit and compiler it was built from.
+//! Tells the program which commit and compiler it was built from, and embeds the kernels' PTX.
 
 use std::env;
+use std::error::Error;
+use std::fmt::Write;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use cuda_builder::{Origin, manifest};
 
 /// What the program is made of, from the root of the workspace.
 const SOURCES: [&str; 6] = ["host", "model", "gpu", "Cargo.toml", "Cargo.lock", "rust-toolchain.toml"];
 
 fn main() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let commit = commit(&root);
+    if let Err(error) = embed_ptx(&root.join("gpu")) {
+        println!("cargo::error={}", error.to_string().replace('\n', " "));
+    }
+    describe_build(&root);
+}
+
+/// Writes a table of the PTX: what is committed where it is current, else (or with COPPICE_BUILD_PTX=1) built now.
+fn embed_ptx(crate_dir: &Path) -> Result<(), Box<dyn Error>> {
+    println!("cargo::rerun-if-env-changed=COPPICE_BUILD_PTX");
+    println!("cargo::rerun-if-env-changed=CUDA_BUILDER_RUSTC");
+    let out_dir = PathBuf::from(env::var("OUT_DIR")?);
+    let rebuild = env::var("COPPICE_BUILD_PTX").is_ok_and(|value| value == "1");
+    let embedded = cuda_builder::embed(&crate_dir.canonicalize()?, &out_dir, rebuild)?;
+    let mut table = format!("/// What the program has.\npub const EMBEDDED: [Ptx; {}] = [\n", embedded.len());
+    for ptx in &embedded {
+        let (compiler, committed) = match &ptx.origin {
+            Origin::Committed(compiler) => (compiler, true),
+            Origin::Built(compiler) => (compiler, false),
+        };
+        let hash = manifest::hash(&fs::read_to_string(&ptx.path)?);
+        writeln!(
+            table,
+            "Ptx {{ capability: {}, text: include_str!({:?}), hash: {hash:?}, compiler: {compiler:?}, \
+             committed: {committed} }},",
+            ptx.arch.capability(),
+            ptx.path,
+        )?;
+    }
+    fs::write(out_dir.join("ptx.rs"), table + "];\n")?;
+    Ok(())
+}
+
+fn describe_build(root: &Path) {
+    let commit = commit(root);
     let dirty = match commit {
         Some(_) => {
-            git(&root, &[&["status", "--porcelain", "--"], &SOURCES[..]].concat()).map(|changes| !changes.is_empty())
+            git(root, &[&["status", "--porcelain", "--"], &SOURCES[..]].concat()).map(|changes| !changes.is_empty())
         }
         None => None,
     };
@@ -23,7 +61,7 @@ fn main() {
     println!("cargo::rustc-env=COPPICE_RUSTC={}", rustc.unwrap_or_else(unknown));
 
     // A commit, a checkout or a reset is noted in these; an edit shows in the sources themselves.
-    let notes = ["HEAD", "logs/HEAD"].iter().filter_map(|name| git(&root, &["rev-parse", "--git-path", name]));
+    let notes = ["HEAD", "logs/HEAD"].iter().filter_map(|name| git(root, &["rev-parse", "--git-path", name]));
     let watched = notes.map(|path| root.join(path)).chain(SOURCES.iter().map(|path| root.join(path)));
     // Cargo takes an absent file for one that has changed.
     for path in watched.filter(|path| path.exists()) {

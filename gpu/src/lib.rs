@@ -11,6 +11,7 @@ extern crate std;
 
 pub mod attention;
 mod block;
+pub mod ceiling;
 pub mod commit;
 pub mod embed;
 pub mod linear;
@@ -22,8 +23,8 @@ pub mod swiglu;
 pub mod top_k;
 pub mod tree;
 
-#[cfg(test)]
-mod testing;
+#[cfg(not(target_arch = "nvptx64"))]
+pub mod testing;
 
 /// The example in the README is compiled and run as a documentation test.
 #[cfg(doctest)]

@@ -1,4 +1,4 @@
-//! What kernel tests share: random data and comparison within a tolerance. Not part of a GPU build.
+//! What tests and checks of kernels share: random data and comparison within a tolerance. Not part of a GPU build.
 use cuda_std::Bf16;
 use std::{format, string::String, vec::Vec};
 
@@ -69,7 +69,15 @@ impl Failures {
         self.compare(case, &found, expected, (1.01 / 256.0, 1e-30));
     }
 
+    /// What was noted.
+    pub fn messages(&self) -> &[String] {
+        &self.0
+    }
+
     /// Fails the test if anything was noted.
+    ///
+    /// # Panics
+    /// Anything was noted.
     pub fn report(self) {
         assert!(self.0.is_empty(), "{} failures:\n{}", self.0.len(), self.0.join("\n"));
     }

@@ -136,7 +136,7 @@ fn without_tests(text: &str) -> &str {
 }
 
 /// FNV-1a, 64 bits: tells versions apart, keeps nobody out.
-fn hash(text: &str) -> String {
+pub fn hash(text: &str) -> String {
     let hash =
         text.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, byte| (h ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
     format!("{hash:016x}")

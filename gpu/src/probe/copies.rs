@@ -71,7 +71,7 @@ pub unsafe fn probe_copy_bulk(input: Global<u32>, tiles: u32, out: GlobalMut<u32
         if t == 0 {
             for stage in 0..STAGES {
                 full(stage).init(1);
-                empty(stage).init(2);
+                empty(stage).init(64);
             }
             barrier::fence_init();
         }
@@ -97,10 +97,7 @@ pub unsafe fn probe_copy_bulk(input: Global<u32>, tiles: u32, out: GlobalMut<u32
             for tile in 0..tiles {
                 full(tile).wait(tile / STAGES % 2);
                 sum = sum.wrapping_add(ring.add(tile % STAGES * 64 + t - 32).read());
-                warp::sync_warp(warp::FULL_MASK);
-                if warp::lane_id() == 0 {
-                    empty(tile).arrive();
-                }
+                empty(tile).arrive();
             }
             out.add((t - 32) as usize).write(sum);
         }

@@ -5,6 +5,7 @@
 //! and return nothing. What a step decided is learned from [`Backend::poll`] alone.
 
 pub mod cpu;
+pub mod cuda;
 pub mod deferred;
 mod op;
 

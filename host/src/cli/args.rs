@@ -22,6 +22,10 @@ pub enum Flags {
     /// Write logits and hidden states of given tokens to a file
     #[command(after_help = LOGITS_NOTES)]
     Logits(LogitsFlags),
+    /// Examine the machine: CPU, memory, NVIDIA driver, GPUs, and what to do
+    Doctor(DoctorFlags),
+    /// List, check or measure the GPU kernels
+    Kernels(KernelsFlags),
 }
 
 const GENERATE_NOTES: &str = "\
@@ -181,6 +185,51 @@ pub struct InspectFlags {
 }
 
 #[derive(Debug, Clone, Args)]
+pub struct DoctorFlags {
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
+    /// Write the JSON object to a file, whatever is printed
+    #[arg(short = 'O', long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct KernelsFlags {
+    #[command(subcommand)]
+    pub task: Option<KernelsTaskFlags>,
+    /// The GPU, by number
+    #[arg(long, value_name = "NAME", default_value = "cuda:0", value_parser = gpu, global = true)]
+    pub device: u32,
+    /// Print one JSON object instead of a table
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Write the JSON object to a file, whatever is printed
+    #[arg(short = 'O', long, value_name = "FILE", global = true)]
+    pub output: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub enum KernelsTaskFlags {
+    /// Names, launch bounds, and on a GPU registers and memory (the default)
+    List,
+    /// Run every kernel on a GPU and compare with its reference on the CPU
+    Check {
+        /// Seed of the first run's inputs
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        seed: u32,
+        /// Runs, each with the next seed
+        #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1000))]
+        seeds: u32,
+        /// Small shapes only: quick under compute-sanitizer
+        #[arg(long)]
+        small: bool,
+    },
+    /// Measure what the GPU can do, and what kernels reach of it
+    Bench,
+}
+
+#[derive(Debug, Clone, Args)]
 pub struct LogitsFlags {
     /// Model folder [default: built in]
     #[arg(value_name = "MODEL")]
@@ -224,6 +273,16 @@ fn budget(text: &str) -> Result<usize, String> {
         _ if text == "auto" => Err(format!("auto is not available yet, give a number from 0 to {MAX_BUDGET}")),
         _ => Err(format!("expected an integer from 0 to {MAX_BUDGET}")),
     }
+}
+
+/// `cuda` or `cuda:N`.
+fn gpu(text: &str) -> Result<u32, String> {
+    let index = match text.strip_prefix("cuda") {
+        Some("") => Some(0),
+        Some(rest) => rest.strip_prefix(':').and_then(|index| index.parse().ok()),
+        None => None,
+    };
+    index.ok_or_else(|| "expected cuda or cuda:N".to_owned())
 }
 
 fn positive(text: &str) -> Result<f64, String> {

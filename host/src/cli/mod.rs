@@ -2,9 +2,11 @@
 
 mod answer;
 mod args;
+mod doctor;
 mod generate;
 mod inspect;
 mod interrupt;
+mod kernels;
 mod logits;
 mod messages;
 mod model;
@@ -22,7 +24,7 @@ use clap::Parser;
 
 use crate::error::{Error, Result};
 use args::{Cli, Flags};
-use validate::{GenerateArgs, InspectArgs, LogitsArgs};
+use validate::{DoctorArgs, GenerateArgs, InspectArgs, KernelsArgs, LogitsArgs};
 
 /// How a command ended that did not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +53,10 @@ pub enum Command {
     Inspect(InspectArgs),
     /// Write logits and hidden states.
     Logits(LogitsArgs),
+    /// Examine the machine.
+    Doctor(DoctorArgs),
+    /// List, check or measure the GPU kernels.
+    Kernels(KernelsArgs),
 }
 
 /// The command that the program was started with. Help, version, and flags that are malformed in themselves end the
@@ -63,6 +69,8 @@ pub fn parse() -> Result<Command> {
         Flags::Generate(flags) => Command::Generate(Box::new(flags.validate(io::stdin().is_terminal())?)),
         Flags::Inspect(flags) => Command::Inspect(flags.validate()),
         Flags::Logits(flags) => Command::Logits(flags.validate()),
+        Flags::Doctor(flags) => Command::Doctor(flags.validate()),
+        Flags::Kernels(flags) => Command::Kernels(flags.validate()),
     })
 }
 
@@ -75,6 +83,8 @@ pub fn run(command: Command) -> Result<Outcome> {
         Command::Generate(args) => generate::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Logits(args) => logits::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Kernels(args) => kernels::run(&args),
     }
 }
 

@@ -5,7 +5,11 @@ use std::path::PathBuf;
 use coppice_model::Source;
 use coppice_model::config::{DraftConfig, GenerationDefaults};
 
-use super::args::{Device, DeviceFlags, GenerateFlags, InspectFlags, LogitsFlags, Spec, Switch};
+use super::args::{
+    Device, DeviceFlags, DoctorFlags, GenerateFlags, InspectFlags, KernelsFlags, KernelsTaskFlags, LogitsFlags, Spec,
+    Switch,
+};
+use crate::backend::cuda::check::Size;
 use crate::draft::DflashOptions;
 use crate::engine::Speculation;
 use crate::error::{Error, Result};
@@ -162,6 +166,53 @@ pub struct InspectArgs {
     pub output: Option<PathBuf>,
 }
 
+/// `doctor`.
+#[derive(Debug, Clone)]
+pub struct DoctorArgs {
+    /// JSON instead of text.
+    pub json: bool,
+    /// Where the JSON object is written as well.
+    pub output: Option<PathBuf>,
+}
+
+/// `kernels`.
+#[derive(Debug, Clone)]
+pub struct KernelsArgs {
+    /// What to do.
+    pub task: KernelsTask,
+    /// Number of the GPU.
+    pub device: u32,
+    /// JSON instead of tables.
+    pub json: bool,
+    /// Where the JSON object is written as well.
+    pub output: Option<PathBuf>,
+}
+
+/// What `kernels` does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KernelsTask {
+    /// Names them.
+    List,
+    /// Compares them with their references.
+    Check {
+        /// At which shapes.
+        size: Size,
+        /// On which inputs.
+        seeds: Seeds,
+    },
+    /// Measures them.
+    Bench,
+}
+
+/// Seeds that follow each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seeds {
+    /// The first.
+    pub first: u64,
+    /// Their number.
+    pub count: u32,
+}
+
 /// `logits`.
 #[derive(Debug, Clone)]
 pub struct LogitsArgs {
@@ -260,6 +311,28 @@ impl InspectFlags {
             None => vec![Source::EmbeddedTarget, Source::EmbeddedDraft],
         };
         InspectArgs { sources, json: self.json, output: self.output }
+    }
+}
+
+impl DoctorFlags {
+    /// Nothing to check.
+    pub fn validate(self) -> DoctorArgs {
+        DoctorArgs { json: self.json, output: self.output }
+    }
+}
+
+impl KernelsFlags {
+    /// Lists where nothing else is asked for.
+    pub fn validate(self) -> KernelsArgs {
+        let task = match self.task {
+            None | Some(KernelsTaskFlags::List) => KernelsTask::List,
+            Some(KernelsTaskFlags::Check { seed, seeds, small }) => KernelsTask::Check {
+                size: if small { Size::Small } else { Size::Full },
+                seeds: Seeds { first: seed.into(), count: seeds },
+            },
+            Some(KernelsTaskFlags::Bench) => KernelsTask::Bench,
+        };
+        KernelsArgs { task, device: self.device, json: self.json, output: self.output }
     }
 }
 

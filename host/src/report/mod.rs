@@ -15,6 +15,14 @@ pub(crate) use size::Bytes;
 pub mod schema {
     /// Of `generate --json`.
     pub const GENERATE: &str = "coppice.generate.v1";
+    /// Of `doctor --json`.
+    pub const DOCTOR: &str = "coppice.doctor.v1";
+    /// Of `kernels list --json`.
+    pub const KERNELS_LIST: &str = "coppice.kernels-list.v1";
+    /// Of `kernels check --json`.
+    pub const KERNELS_CHECK: &str = "coppice.kernels-check.v1";
+    /// Of `kernels bench --json`.
+    pub const KERNELS_BENCH: &str = "coppice.kernels-bench.v1";
     /// Of `inspect --json`.
     pub const INSPECT: &str = "coppice.inspect.v1";
 }

@@ -1,0 +1,65 @@
+//! Checks of the kernels that choose tokens.
+
+use coppice_gpu::{sample, top_k};
+
+use super::Run;
+use crate::error::Result;
+
+pub(super) fn argmax(run: &mut Run<'_>) -> Result<()> {
+    let small = [(1, 1usize), (2, 31), (3, 2049), (2, 5000)];
+    for (rows, vocab) in run.cases(&small, &[(64, 163_840), (5, 129_283)]) {
+        let stride = vocab.next_multiple_of(4);
+        // Few distinct values, so that ties abound; past the row's end lies what must not win.
+        let mut logits = vec![f32::INFINITY; rows * stride];
+        for row in logits.chunks_mut(stride) {
+            row[..vocab].fill_with(|| run.random.below(50) as f32 - 40.0);
+            row[vocab / 2] = f32::NAN;
+        }
+        let (input, out) = (run.place.input("logits", &logits)?, run.place.output::<u32>("out", rows)?);
+        let arguments = (input.ptr(), out.ptr_mut(), vocab as u32, stride as u32);
+        // SAFETY: the buffers are as large as these sizes say; the stride is a multiple of 4.
+        unsafe { run.place.launch(&sample::argmax::KERNEL, sample::shape(rows as u32), arguments)? };
+        let found = out.to_vec()?;
+        let expected: Vec<u32> = logits.chunks(stride).map(|row| sample::argmax_reference(&row[..vocab])).collect();
+        run.failures.check(found == expected, &format!("argmax {rows} x {vocab}"), "differs");
+        run.integers.extend(found);
+    }
+    Ok(())
+}
+
+pub(super) fn top_k(run: &mut Run<'_>) -> Result<()> {
+    let small = [(1, 5, 5), (2, 100, 8), (2, 5000, 8), (1, 2049, 16)];
+    for (rows, vocab, k) in run.cases(&small, &[(16, 163_840, 8), (3, 129_280, 16)]) {
+        let stride = vocab + 3;
+        // Rounded, so that there are ties.
+        let logits: Vec<f32> =
+            run.random.normals(rows * stride).into_iter().map(|x| (x * 64.0).round() / 16.0).collect();
+        let parts = top_k::parts(vocab as u32);
+        let (r, v, s, k32) = (rows as u32, vocab as u32, stride as u32, k as u32);
+        let input = run.place.input("logits", &logits)?;
+        let candidates = run.place.output::<[u32; 2]>("candidates", rows * parts as usize * k)?;
+        let sums = run.place.output::<[f32; 2]>("sums", rows * parts as usize)?;
+        let arguments = (input.ptr(), candidates.ptr_mut(), sums.ptr_mut(), v, s, k32);
+        // SAFETY: the buffers are as large as these sizes say.
+        unsafe { run.place.launch(&top_k::top_k_parts::KERNEL, top_k::parts_shape(r, v), arguments)? };
+        let (ids, log_probs) =
+            (run.place.output::<u32>("ids", rows * k)?, run.place.output::<f32>("log_probs", rows * k)?);
+        let log_sums = run.place.output::<f32>("log_sums", rows)?;
+        let outputs = (ids.ptr_mut(), log_probs.ptr_mut(), log_sums.ptr_mut());
+        let arguments = (candidates.ptr(), sums.ptr(), outputs.0, outputs.1, outputs.2, parts, k32);
+        // SAFETY: as above; there are at most 256 parts.
+        unsafe { run.place.launch(&top_k::top_k_merge::KERNEL, top_k::merge_shape(r), arguments)? };
+        let (ids, log_probs, log_sums) = (ids.to_vec()?, log_probs.to_vec()?, log_sums.to_vec()?);
+        for row in 0..rows {
+            let (expected, log_sum) = top_k::top_k_reference(&logits[row * stride..][..vocab], k);
+            let case = format!("top_k {k} of {rows} x {vocab}, row {row}");
+            let (expected_ids, expected): (Vec<u32>, Vec<f32>) =
+                expected.into_iter().map(|(id, log_prob)| (id, log_prob as f32)).unzip();
+            run.failures.check(ids[row * k..][..k] == expected_ids, &case, "ids differ");
+            run.failures.compare(&case, &log_probs[row * k..][..k], &expected, (1e-5, 1e-5));
+            run.failures.compare(&case, &log_sums[row..=row], &[log_sum as f32], (1e-5, 1e-5));
+        }
+        run.integers.extend(ids);
+    }
+    Ok(())
+}
