@@ -5,6 +5,7 @@ use std::env;
 use serde::Serialize;
 
 use crate::backend::cpu::Isa;
+use crate::backend::cuda::ptx::EMBEDDED;
 
 /// The build, the machine and the model of a run.
 #[derive(Debug, Clone, Serialize)]
@@ -37,8 +38,19 @@ pub struct Build {
     pub rustc: &'static str,
     /// Optional parts that were built in.
     pub features: Vec<&'static str>,
+    /// The GPU kernels that were built in.
+    pub ptx: Vec<PtxIdentity>,
     /// The command.
     pub argv: Vec<String>,
+}
+
+/// Which GPU kernels a program holds.
+#[derive(Debug, Clone, Serialize)]
+pub struct PtxIdentity {
+    /// The architecture they are for.
+    pub target: String,
+    /// Differs between versions.
+    pub hash: &'static str,
 }
 
 /// The processor and what is used of it.
@@ -74,6 +86,7 @@ impl Build {
             },
             rustc: env!("COPPICE_RUSTC"),
             features: features(),
+            ptx: EMBEDDED.iter().map(|ptx| PtxIdentity { target: ptx.target(), hash: ptx.hash }).collect(),
             argv: env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect(),
         }
     }

@@ -6,7 +6,7 @@ mod generation;
 mod model;
 mod size;
 
-pub use environment::{Build, CpuEnvironment, Environment, ModelIdentity};
+pub use environment::{Build, CpuEnvironment, Environment, ModelIdentity, PtxIdentity};
 pub use generation::{GenerationReport, MemoryReport, SpeculationReport, TimingsReport};
 pub use model::{ModelReport, Parameters, Role, TensorGroup};
 pub(crate) use size::Bytes;
