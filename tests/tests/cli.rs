@@ -9,13 +9,15 @@ use coppice_tests::model::fixture;
 
 #[test]
 fn help_fits_80_columns_and_offers_what_there_is() {
-    let commands = ["generate", "inspect", "logits"];
+    let commands = ["generate", "inspect", "logits", "doctor", "kernels"];
     let overview = succeed(coppice!().arg("--help"));
     let offered: Vec<&str> = overview
         .lines()
         .skip_while(|line| *line != "Commands:")
         .skip(1)
         .take_while(|line| !line.is_empty())
+        // A description may go on in further lines, indented deeper.
+        .filter(|line| !line.starts_with("   "))
         .filter_map(|line| line.split_whitespace().next())
         .collect();
     assert_eq!(offered, [&commands[..], &["help"]].concat());
