@@ -4,8 +4,8 @@ use std::io::Read;
 use std::process::Stdio;
 
 use coppice_tests::binary::{run, succeed};
-use coppice_tests::coppice;
 use coppice_tests::model::fixture;
+use coppice_tests::{coppice, generate};
 
 #[test]
 fn help_fits_80_columns_and_offers_what_there_is() {
@@ -31,9 +31,19 @@ fn help_fits_80_columns_and_offers_what_there_is() {
 }
 
 #[test]
+fn flags_come_before_the_prompt_or_after_it_and_two_dashes_end_them() {
+    let expected = succeed(generate!().args(["fn main() {", "-n3", "--temp", "0"]));
+    assert_eq!(succeed(generate!().args(["-n3", "--temp=0", "fn main() {"])), expected);
+    assert_eq!(succeed(generate!().args(["-n3", "--temp=0", "--", "fn main() {"])), expected);
+    succeed(generate!().args(["-n3", "--", "--flag"]));
+}
+
+#[test]
 fn wrong_usage_exits_2_and_names_the_flag() {
     let cases: &[(&[&str], &str)] = &[
         (&["generate", "x", "--no-such-flag"], "--no-such-flag"),
+        (&["generate", "--no-such-flag"], "--no-such-flag"),
+        (&["generate", "--no-such-flag", "3", "x"], "--no-such-flag"),
         (&["generate", "x", "--tree-budget", "auto"], "auto is not available yet"),
         (&["generate", "x", "--tree-budget", "-1"], "--tree-budget"),
         (&["generate", "x", "--tree-budget", "1025"], "from 0 to 1024"),

@@ -76,8 +76,9 @@ pub struct DeviceFlags {
 
 #[derive(Debug, Clone, Args)]
 pub struct GenerateFlags {
-    /// Text to continue; `-` or nothing reads it from standard input
-    #[arg(value_name = "PROMPT", allow_hyphen_values = true, conflicts_with_all = ["prompt_file", "tokens"])]
+    /// Text to continue; `-` or nothing reads it from standard input, after `--` it
+    /// may begin with a dash
+    #[arg(value_name = "PROMPT", conflicts_with_all = ["prompt_file", "tokens"])]
     pub prompt: Option<String>,
     /// Read the prompt from a file
     #[arg(long, value_name = "FILE", conflicts_with = "tokens")]

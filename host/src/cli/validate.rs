@@ -382,7 +382,7 @@ mod tests {
         let source = |args: &[&str], terminal| generate(args, terminal).map(|args| args.prompt);
         let text = |text: &str| PromptSource::Text(text.to_owned());
         assert_eq!(source(&["x"], true).unwrap(), text("x"));
-        assert_eq!(source(&["-x"], true).unwrap(), text("-x"));
+        assert_eq!(source(&["--", "-x"], true).unwrap(), text("-x"));
         assert_eq!(source(&[""], true).unwrap(), text(""));
         assert_eq!(source(&["-"], true).unwrap(), PromptSource::Stdin);
         assert_eq!(source(&[], false).unwrap(), PromptSource::Stdin);

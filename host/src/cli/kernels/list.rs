@@ -5,8 +5,8 @@ use serde::Serialize;
 use super::{DeviceName, deliver, table, text};
 use crate::backend::cuda::ptx::{EMBEDDED, Entry, Ptx};
 use crate::backend::cuda::{Device, Usage};
-use crate::cli::Outcome;
 use crate::cli::validate::KernelsArgs;
+use crate::cli::{Outcome, messages};
 use crate::error::Result;
 use crate::report::{Build, schema};
 
@@ -77,11 +77,10 @@ pub fn run(args: &KernelsArgs) -> Result<Outcome> {
             number(row.local_bytes),
         ]);
     }
-    let head = match (&name, &device) {
-        (Some(name), _) => name.line(),
-        (None, Err(error)) => format!("registers are known on a device alone: {error}\n\n"),
-        (None, Ok(_)) => String::new(),
-    };
+    if let Err(error) = &device {
+        messages::line(&format_args!("registers are known on a device alone: {error}"));
+    }
+    let head = name.as_ref().map(DeviceName::line).unwrap_or_default();
     let listed = head + &text(rows, &[2, 3, 4, 5, 6]);
     let report = ListReport { schema: schema::KERNELS_LIST, device: name, kernels, env: Build::of_this_process() };
     deliver(args, &report, &listed)?;
