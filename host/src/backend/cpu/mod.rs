@@ -18,7 +18,6 @@ pub mod pool;
 mod rope;
 pub mod route;
 mod sequence;
-pub mod simd;
 mod state;
 mod vector;
 
@@ -45,7 +44,7 @@ use super::{
 use crate::error::{Error, Result};
 
 pub use self::mla::MlaForm;
-pub use self::simd::Isa;
+pub use crate::simd::Isa;
 
 /// The backend's name.
 const NAME: &str = "cpu";

@@ -290,7 +290,8 @@ impl SequenceState {
     /// The token after a row: every row of one depth draws with the same random number.
     fn choose(&self, rows: &RowSet, row: usize, logits: &[f32]) -> Result<u32, String> {
         let request = self.request.as_ref().ok_or("the sequence was never begun")?;
-        if logits.iter().any(|logit| logit.is_nan()) {
+        // Without an early exit this is a vector comparison.
+        if logits.iter().fold(false, |any, logit| any | logit.is_nan()) {
             return Err(format!("logits of row {row} (position {}) hold NaN", rows.values().positions[row]));
         }
         Ok(draw(logits, &request.sampling, rows.values().positions[row] as u64 + 1))
