@@ -50,6 +50,7 @@ pub enum Device {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Spec {
+    Auto,
     None,
     Dflash,
     Ddtree,
@@ -94,14 +95,14 @@ pub struct GenerateFlags {
     #[arg(long, value_name = "DIR", help_heading = "Model")]
     pub draft: Option<PathBuf>,
 
-    /// How tokens are drafted: none, dflash (a chain), ddtree (a tree), or ngram
-    /// (from what the text repeats) [default: ddtree with --draft or --tree-budget,
-    /// ngram for a --model without a drafter, none for the built-in model]
+    /// How tokens are drafted: none, dflash (a chain), ddtree (a tree), ngram (from
+    /// what the text repeats), or auto (what pays, found out on the way; the default)
     #[arg(long, value_name = "MODE", hide_possible_values = true, help_heading = "Drafting")]
     pub spec: Option<Spec>,
-    /// Tree nodes verified a round [default: ddtree 16, ngram 8, dflash a block]
-    #[arg(long, value_name = "N", value_parser = budget, help_heading = "Drafting")]
-    pub tree_budget: Option<usize>,
+    /// Tree nodes verified a round, or auto: as many as pay, decided each round (the
+    /// default; for dflash it is a block)
+    #[arg(long, value_name = "N|auto", value_parser = budget, help_heading = "Drafting")]
+    pub tree_budget: Option<TreeBudget>,
     /// Amplitude of the drafter's rotary embedding [default: from its config]
     #[arg(long, value_name = "X", value_parser = positive, help_heading = "Drafting")]
     pub draft_yarn_amplitude: Option<f64>,
@@ -268,11 +269,20 @@ fn count(text: &str) -> Result<usize, String> {
     }
 }
 
-fn budget(text: &str) -> Result<usize, String> {
+/// Nodes of a round's tree besides the root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TreeBudget {
+    /// Decided round by round.
+    Auto,
+    /// So many, if there are.
+    Nodes(usize),
+}
+
+fn budget(text: &str) -> Result<TreeBudget, String> {
     match text.parse() {
-        Ok(value) if value <= MAX_BUDGET => Ok(value),
-        _ if text == "auto" => Err(format!("auto is not available yet, give a number from 0 to {MAX_BUDGET}")),
-        _ => Err(format!("expected an integer from 0 to {MAX_BUDGET}")),
+        Ok(value) if value <= MAX_BUDGET => Ok(TreeBudget::Nodes(value)),
+        _ if text == "auto" => Ok(TreeBudget::Auto),
+        _ => Err(format!("expected auto or an integer from 0 to {MAX_BUDGET}")),
     }
 }
 

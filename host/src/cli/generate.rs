@@ -46,7 +46,7 @@ pub fn run(args: &GenerateArgs) -> Result<Outcome> {
 fn report(args: &GenerateArgs, plan: &Plan, loaded: &Loaded, load: Duration, answer: &Answer) -> GenerationReport {
     let request = &plan.request;
     let acceptance = Acceptance::new(&answer.generation, plan.depths());
-    if request.speculation.needs_drafter() && acceptance.is_suspicious() {
+    if acceptance.is_suspicious() {
         warn_of_low_acceptance(args, &acceptance);
     }
     let env = Environment {

@@ -7,18 +7,13 @@ use coppice_model::config::{DraftConfig, GenerationDefaults};
 
 use super::args::{
     Device, DeviceFlags, DoctorFlags, GenerateFlags, InspectFlags, KernelsFlags, KernelsTaskFlags, LogitsFlags, Spec,
-    Switch,
+    Switch, TreeBudget,
 };
 use crate::backend::cuda::check::Size;
 use crate::draft::DflashOptions;
-use crate::engine::Speculation;
+use crate::engine::{Drafts, Speculation};
 use crate::error::{Error, Result};
 use crate::sampling::Sampling;
-
-/// Tree budget of `ddtree` where none is given.
-const DDTREE_BUDGET: usize = 16;
-/// Tree budget of `ngram` where none is given.
-const NGRAM_BUDGET: usize = 8;
 
 /// Where a prompt comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,21 +94,27 @@ impl SamplingArgs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpecArgs {
     mode: Spec,
-    budget: Option<usize>,
+    budget: Option<TreeBudget>,
 }
 
 impl SpecArgs {
-    /// With the budget of the mode, or of the drafter, where none was given.
+    /// A chain is no longer than the drafter's block, and as long where no budget was given.
     pub fn resolve(self, drafter: Option<&DraftConfig>) -> Speculation {
-        let budget = |default| self.budget.unwrap_or(default);
-        match self.mode {
-            Spec::None => Speculation::None,
-            Spec::Ngram => Speculation::Ngram { budget: budget(NGRAM_BUDGET) },
-            Spec::Dflash => {
+        let nodes = match self.budget {
+            Some(TreeBudget::Nodes(nodes)) => Some(nodes),
+            Some(TreeBudget::Auto) | None => None,
+        };
+        match (self.mode, nodes) {
+            (Spec::None, _) => Speculation::None,
+            (Spec::Ngram, Some(budget)) => Speculation::Ngram { budget },
+            (Spec::Ngram, None) => Speculation::Auto(Drafts::Ngram),
+            (Spec::Dflash, nodes) => {
                 let block = drafter.map_or(0, |config| config.block_size.saturating_sub(1));
-                Speculation::Dflash { budget: budget(block).min(block) }
+                Speculation::Dflash { budget: nodes.map_or(block, |nodes| nodes.min(block)) }
             }
-            Spec::Ddtree => Speculation::Ddtree { budget: budget(DDTREE_BUDGET) },
+            (Spec::Ddtree, Some(budget)) => Speculation::Ddtree { budget },
+            (Spec::Ddtree, None) => Speculation::Auto(Drafts::Ddtree),
+            (Spec::Auto, _) => Speculation::Auto(Drafts::Any),
         }
     }
 }
@@ -253,11 +254,19 @@ impl GenerateFlags {
             (None, Some(draft)) => (Source::EmbeddedTarget, Some(Source::Directory(draft))),
             (Some(model), draft) => (Source::Directory(model), draft.map(Source::Directory)),
         };
-        let (mode, draft) = match (self.spec, draft) {
-            // So small a model is bound by arithmetic on a CPU: a drafted round takes longer than its tokens one by one.
-            (None, Some(Source::EmbeddedDraft)) if self.tree_budget.is_none() => (Spec::None, None),
-            (None, Some(draft)) => (Spec::Ddtree, Some(draft)),
-            (None, None) => (Spec::Ngram, None),
+        let mode = match (self.spec, self.tree_budget, &draft) {
+            (Some(Spec::Auto), Some(TreeBudget::Nodes(nodes)), _) => {
+                return Err(Error::Usage(format!(
+                    "--tree-budget {nodes} fixes what --spec auto decides: leave it out, or name the mode"
+                )));
+            }
+            // A budget of one's own is for the best mode there is.
+            (None, Some(TreeBudget::Nodes(_)), Some(_)) => Some(Spec::Ddtree),
+            (None, Some(TreeBudget::Nodes(_)), None) => Some(Spec::Ngram),
+            (spec, ..) => spec,
+        };
+        let (mode, draft) = match (mode, draft) {
+            (None | Some(Spec::Auto), draft) => (Spec::Auto, draft),
             (Some(mode @ (Spec::Dflash | Spec::Ddtree)), Some(draft)) => (mode, Some(draft)),
             (Some(Spec::Dflash), None) => return Err(drafter_missing("dflash")),
             (Some(Spec::Ddtree), None) => return Err(drafter_missing("ddtree")),
@@ -396,15 +405,19 @@ mod tests {
         let (embedded, folder) = (Some(Source::EmbeddedDraft), Some(Source::Directory("d".into())));
         let ddtree = |budget| Speculation::Ddtree { budget };
         let ngram = |budget| Speculation::Ngram { budget };
-        let cases: [(&[&str], Option<Source>, Speculation); 11] = [
-            (&[], None, Speculation::None),
-            (&["--spec", "ddtree"], embedded.clone(), ddtree(16)),
+        let auto = Speculation::Auto(Drafts::Any);
+        let cases: [(&[&str], Option<Source>, Speculation); 14] = [
+            (&[], embedded.clone(), auto),
+            (&["--spec", "auto", "--tree-budget", "auto"], embedded.clone(), auto),
+            (&["--spec", "ddtree"], embedded.clone(), Speculation::Auto(Drafts::Ddtree)),
+            (&["--spec", "ngram", "--tree-budget", "auto"], None, Speculation::Auto(Drafts::Ngram)),
             (&["--tree-budget", "0"], embedded.clone(), ddtree(0)),
-            (&["--draft", "d"], folder.clone(), ddtree(16)),
-            (&["--model", "m"], None, ngram(8)),
+            (&["--draft", "d"], folder.clone(), auto),
+            (&["--model", "m"], None, auto),
             (&["--model", "m", "--tree-budget", "3"], None, ngram(3)),
-            (&["--model", "m", "--draft", "d"], folder.clone(), ddtree(16)),
-            (&["--model", "m", "--draft", "d", "--spec", "ngram"], None, ngram(8)),
+            (&["--model", "m", "--draft", "d", "--tree-budget", "3"], folder.clone(), ddtree(3)),
+            (&["--model", "m", "--draft", "d"], folder.clone(), auto),
+            (&["--model", "m", "--draft", "d", "--spec", "ngram"], None, Speculation::Auto(Drafts::Ngram)),
             (&["--spec", "none", "--tree-budget", "9"], None, Speculation::None),
             (&["--spec", "dflash"], embedded.clone(), Speculation::Dflash { budget: 0 }),
             (&["--spec", "ddtree", "--tree-budget", "64"], embedded, ddtree(64)),
@@ -425,7 +438,8 @@ mod tests {
         let drafter =
             DraftConfig::load(&Source::Directory(concat!(env!("CARGO_MANIFEST_DIR"), "/../model/tiny/draft").into()));
         let drafter = drafter.unwrap();
-        for (given, budget) in [(None, 7), (Some(3), 3), (Some(100), 7)] {
+        let nodes = |nodes| Some(TreeBudget::Nodes(nodes));
+        for (given, budget) in [(None, 7), (Some(TreeBudget::Auto), 7), (nodes(3), 3), (nodes(100), 7)] {
             assert_eq!(spec(given).resolve(Some(&drafter)), Speculation::Dflash { budget });
         }
     }

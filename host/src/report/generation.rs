@@ -52,12 +52,18 @@ pub struct TimingsReport {
 /// What was drafted and what of it was accepted.
 #[derive(Debug, Clone, Serialize)]
 pub struct SpeculationReport {
-    /// `none`, `ngram`, `dflash` or `ddtree`.
+    /// `none`, `ngram`, `dflash`, `ddtree` or `auto`.
     pub mode: &'static str,
     /// Most nodes a round, besides the root.
     pub budget: usize,
+    /// The nodes of a round were decided by what rounds cost and brought.
+    pub auto_budget: bool,
     /// Decode rounds.
     pub rounds: usize,
+    /// Those whose tree came from the drafter.
+    pub drafted_rounds: usize,
+    /// Nodes verified in all rounds, roots left out.
+    pub nodes: usize,
     /// Tokens committed by each round, the bonus token included.
     pub accept_lengths: Vec<usize>,
     /// Their mean; null without rounds.
@@ -101,7 +107,10 @@ impl SpeculationReport {
         Self {
             mode: speculation.name(),
             budget: speculation.budget(),
+            auto_budget: speculation.is_auto(),
             rounds: acceptance.lengths.len(),
+            drafted_rounds: acceptance.drafted.len(),
+            nodes: acceptance.nodes,
             accept_lengths: acceptance.lengths,
             tau: acceptance.tau,
             accept_rate_uncond: acceptance.uncond,
@@ -151,7 +160,10 @@ impl fmt::Display for GenerationReport {
         let drafter = env.draft.as_ref().map(|draft| format!(" by {}", draft.path)).unwrap_or_default();
         match spec.mode {
             "none" => writeln!(f, "draft    none")?,
-            mode => writeln!(f, "draft    {mode}{drafter}, at most {} tokens a round", spec.budget)?,
+            mode => {
+                let decided = if spec.auto_budget { ", as many as pay" } else { "" };
+                writeln!(f, "draft    {mode}{drafter}, at most {} tokens a round{decided}", spec.budget)?;
+            }
         }
         let cpu = &env.cpu;
         writeln!(f, "device   {}: {}, {} threads, {}", env.device, cpu.model, cpu.threads, cpu.simd)?;
