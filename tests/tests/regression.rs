@@ -174,7 +174,19 @@ fn f7_a_prompt_longer_than_the_context_is_refused_before_weights_are_read() {
 fn c3_json_parses_whatever_else_is_said() {
     let drafter = blind_drafter();
     let mut command = generate!();
-    command.args(["<|bos|>fn", "-n", "40", "--temp", "1", "--ignore-eos", "--json", "--stats", "--tree-budget", "16", "--draft"]);
+    command.args([
+        "<|bos|>fn",
+        "-n",
+        "40",
+        "--temp",
+        "1",
+        "--ignore-eos",
+        "--json",
+        "--stats",
+        "--tree-budget",
+        "16",
+        "--draft",
+    ]);
     let Finished { code, stdout, stderr } = run(command.arg(drafter.path()));
     assert_eq!((code, stderr.matches("warning:").count()), (Some(0), 2), "{stderr}");
     let report: Value = serde_json::from_str(&stdout).unwrap();

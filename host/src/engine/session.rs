@@ -38,6 +38,9 @@ pub struct Session {
     memory: Memory,
 }
 
+/// Submits the next round, given the tokens generated so far.
+type SubmitRound<'a> = dyn FnMut(&Step, &mut dyn Backend, &mut Pilot, &[u32]) + 'a;
+
 impl Session {
     /// Uploads the weights. `loaded(n, total)` reports layers.
     ///
@@ -128,7 +131,7 @@ impl Session {
         &mut self,
         request: &Request,
         observer: &mut dyn Observer,
-        submit_round: &mut dyn FnMut(&Step, &mut dyn Backend, &mut Pilot, &[u32]),
+        submit_round: &mut SubmitRound<'_>,
     ) -> Result<Generation> {
         let start = Instant::now();
         let limit = request.max_new_tokens.min(self.options.context - request.prompt.len());

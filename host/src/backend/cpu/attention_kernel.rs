@@ -8,6 +8,8 @@
 //! is compiled without the instruction set.
 
 #![allow(unsafe_code)]
+// Iterators that hold vectors are left as calls, too.
+#![allow(clippy::needless_range_loop)]
 
 use super::attention::{Batch, KeyPart, Keys, whole_tiles};
 use super::cache::TILE;
