@@ -20,6 +20,7 @@ pub mod route;
 mod sequence;
 pub mod simd;
 mod state;
+mod tally;
 mod vector;
 
 #[cfg(test)]
@@ -46,6 +47,7 @@ use crate::error::{Error, Result};
 
 pub use self::mla::MlaForm;
 pub use self::simd::Isa;
+pub use self::tally::Tally;
 
 /// The backend's name.
 const NAME: &str = "cpu";

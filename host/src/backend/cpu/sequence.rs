@@ -8,6 +8,7 @@ use super::mla::MlaCache;
 use super::state::RowSet;
 use crate::backend::{DraftAttention, Mla, Proposal, RequestSpec, Round, RowValues};
 use crate::draft::ngram;
+use crate::error::NOT_A_NUMBER;
 use crate::sampling::draw;
 use crate::tree::{Candidates, Tree, best_first, chain, walk};
 
@@ -291,7 +292,10 @@ impl SequenceState {
     fn choose(&self, rows: &RowSet, row: usize, logits: &[f32]) -> Result<u32, String> {
         let request = self.request.as_ref().ok_or("the sequence was never begun")?;
         if logits.iter().any(|logit| logit.is_nan()) {
-            return Err(format!("logits of row {row} (position {}) hold NaN", rows.values().positions[row]));
+            let position = rows.values().positions[row];
+            return Err(format!(
+                "logits of row {row} (position {position}) hold NaN, expected numbers; {NOT_A_NUMBER}"
+            ));
         }
         Ok(draw(logits, &request.sampling, rows.values().positions[row] as u64 + 1))
     }
