@@ -9,6 +9,7 @@ pub mod stats;
 mod step;
 pub mod stop;
 mod text;
+mod trace;
 mod worth;
 
 pub use logits::{LogitsOutput, logits};
@@ -16,3 +17,4 @@ pub use pilot::MOST_NODES;
 pub use request::{Drafts, Finish, Generation, Observer, Request, RoundRecord, Speculation, Verdict};
 pub use session::{Session, SessionOptions};
 pub use text::{TextObserver, WrittenText};
+pub use trace::RoundTrace;

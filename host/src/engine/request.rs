@@ -134,6 +134,11 @@ pub trait Observer {
         Verdict::Continue
     }
 
+    /// A decode round has been committed; its tokens follow, if it has any.
+    fn round(&mut self, record: &RoundRecord) {
+        let _ = record;
+    }
+
     /// The last `new` of the `generated` tokens (no end-of-text token among them) have just been committed.
     fn tokens(&mut self, generated: &[u32], new: usize) -> Verdict {
         let _ = (generated, new);

@@ -26,6 +26,13 @@ pub struct SessionOptions {
     pub dflash: DflashOptions,
 }
 
+impl SessionOptions {
+    /// Most rows of one forward.
+    pub(crate) fn max_rows(&self) -> usize {
+        self.prefill_chunk.max(self.max_budget + 1).max(1)
+    }
+}
+
 /// A loaded model on a backend.
 pub struct Session {
     backend: Box<dyn Backend>,
@@ -53,7 +60,7 @@ impl Session {
         options: SessionOptions,
         mut loaded: impl FnMut(usize, usize),
     ) -> Result<Self> {
-        let max_rows = options.prefill_chunk.max(options.max_budget + 1).max(1);
+        let max_rows = options.max_rows();
         let device = backend.as_mut();
         let total = target.config.num_hidden_layers;
         let vocab = target.config.vocab_size;
@@ -127,7 +134,7 @@ impl Session {
         })
     }
 
-    fn run(
+    pub(super) fn run(
         &mut self,
         request: &Request,
         observer: &mut dyn Observer,
@@ -187,7 +194,7 @@ impl Session {
         Ok(progress.finish(ended.unwrap_or(Finish::Length)))
     }
 
-    fn check(&self, request: &Request) -> Result<()> {
+    pub(super) fn check(&self, request: &Request) -> Result<()> {
         let (prompt, context) = (request.prompt.len(), self.options.context);
         if prompt == 0 {
             return Err(Error::Request("the prompt has no tokens".into()));
@@ -241,7 +248,9 @@ impl Progress<'_> {
         let (at, accepted) = (self.start.elapsed(), round.tokens.len());
         generation.total = at;
         if round.prompt_tokens == 0 {
-            generation.rounds.push(RoundRecord { accepted, nodes: round.nodes, drafted, at });
+            let record = RoundRecord { accepted, nodes: round.nodes, drafted, at };
+            observer.round(&record);
+            generation.rounds.push(record);
         } else if accepted > 0 {
             generation.first_token = at;
         }

@@ -77,14 +77,26 @@ pub struct SpeculationReport {
 /// Bytes held by the device.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct MemoryReport {
-    weights_bytes: usize,
-    cache_bytes: usize,
-    buffers_bytes: usize,
+    /// Weights, in their stored type.
+    pub weights_bytes: usize,
+    /// Key-value caches.
+    pub cache_bytes: usize,
+    /// Activations and row sets.
+    pub buffers_bytes: usize,
 }
 
 impl From<MemoryUse> for MemoryReport {
     fn from(memory: MemoryUse) -> Self {
         Self { weights_bytes: memory.weights, cache_bytes: memory.cache, buffers_bytes: memory.buffers }
+    }
+}
+
+/// For people.
+impl fmt::Display for MemoryReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [weights, cache, buffers] =
+            [self.weights_bytes, self.cache_bytes, self.buffers_bytes].map(|bytes| Bytes(bytes as u64));
+        write!(f, "{weights} weights, {cache} cache, {buffers} buffers")
     }
 }
 
@@ -167,13 +179,7 @@ impl fmt::Display for GenerationReport {
         }
         let cpu = &env.cpu;
         writeln!(f, "device   {}: {}, {} threads, {}", env.device, cpu.model, cpu.threads, cpu.simd)?;
-        writeln!(
-            f,
-            "memory   {} weights, {} cache, {} buffers",
-            Bytes(memory.weights_bytes as u64),
-            Bytes(memory.cache_bytes as u64),
-            Bytes(memory.buffers_bytes as u64)
-        )?;
+        writeln!(f, "memory   {memory}")?;
         writeln!(f, "load     {:.0} ms", timings.load_ms)?;
         write!(f, "prompt   {} tokens", self.prompt_token_ids.len())?;
         if let (Some(ttft), Some(rate)) = (timings.ttft_ms, timings.prefill_tok_s) {

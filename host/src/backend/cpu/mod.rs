@@ -19,6 +19,7 @@ mod rope;
 pub mod route;
 mod sequence;
 mod state;
+mod tally;
 mod vector;
 
 #[cfg(test)]
@@ -44,6 +45,7 @@ use super::{
 use crate::error::{Error, Result};
 
 pub use self::mla::MlaForm;
+pub use self::tally::Tally;
 pub use crate::simd::Isa;
 
 /// The backend's name.

@@ -8,6 +8,7 @@ use super::mla::MlaCache;
 use super::state::RowSet;
 use crate::backend::{Budget, DraftAttention, Mla, Proposal, RequestSpec, Round, RowValues};
 use crate::draft::{Odds, ngram};
+use crate::error::NOT_A_NUMBER;
 use crate::sampling::draw;
 use crate::tree::{BestFirst, Candidates, Tree, best_budget, best_first, chain, from_nodes, walk};
 
@@ -336,7 +337,10 @@ impl SequenceState {
         let request = self.request.as_ref().ok_or("the sequence was never begun")?;
         // Without an early exit this is a vector comparison.
         if logits.iter().fold(false, |any, logit| any | logit.is_nan()) {
-            return Err(format!("logits of row {row} (position {}) hold NaN", rows.values().positions[row]));
+            let position = rows.values().positions[row];
+            return Err(format!(
+                "logits of row {row} (position {position}) hold NaN, expected numbers; {NOT_A_NUMBER}"
+            ));
         }
         Ok(draw(logits, &request.sampling, rows.values().positions[row] as u64 + 1))
     }
