@@ -41,20 +41,20 @@ pub unsafe fn moe_combine(
             for j in 0..k as usize {
                 let weight = weights.add(row * k as usize + j).read();
                 let values = outputs.add((row * k as usize + j) * width + column as usize).cast::<[f32; 4]>().read();
-                for (sum, value) in sums.iter_mut().zip(values) {
-                    *sum = math::fma(weight, value, *sum);
+                for (sum, value) in sums.iter_mut().zip(&values) {
+                    *sum = math::fma(weight, *value, *sum);
                 }
             }
             let at = row * width + column as usize;
             if has_shared == 1 {
                 let values = shared.add(at).cast::<[f32; 4]>().read();
-                for (sum, value) in sums.iter_mut().zip(values) {
+                for (sum, value) in sums.iter_mut().zip(&values) {
                     *sum += value;
                 }
             }
             let to = residual.add(at).cast::<[f32; 4]>();
             let mut values = to.read();
-            for (value, sum) in values.iter_mut().zip(sums) {
+            for (value, sum) in values.iter_mut().zip(&sums) {
                 *value += sum;
             }
             to.write(values);

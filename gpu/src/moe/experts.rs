@@ -21,9 +21,9 @@ impl<const TILES: usize> Columns<TILES> {
         unsafe {
             let from = record * CHUNK;
             let mut x = [[0u32; 8]; TILES];
-            for (x, (row, present)) in x.iter_mut().zip(self.rows.iter().zip(self.present)) {
-                if present && from < inputs {
-                    let at = row.add(from as usize).cast::<[u32; 4]>();
+            for (tile, x) in x.iter_mut().enumerate() {
+                if self.present[tile] && from < inputs {
+                    let at = self.rows[tile].add(from as usize).cast::<[u32; 4]>();
                     [x[0], x[1], x[2], x[3]] = at.read();
                     if from + 32 < inputs {
                         [x[4], x[5], x[6], x[7]] = at.add(4).read();
@@ -197,23 +197,27 @@ unsafe fn down<F: Format, const TILES: usize, const KEEP: u32>(layer: Layer, out
         while first < expert[2] {
             let columns = layer.columns::<TILES>(expert, first, lane);
             let sums = products::<F, TILES, KEEP>(ring, weights, &columns, (0, 1, records), layer.inputs, lane);
-            for n in 0..TILES {
-                for odd in 0..2 {
-                    let column = first + 8 * n as u32 + 2 * (lane % 4) + odd as u32;
-                    if column < expert[2] {
-                        let choice = layer.choices.add((expert[1] + column) as usize).read();
-                        let out = out.add(choice as usize * layer.outputs as usize);
-                        for (i, value) in [sums[0][n][odd], sums[0][n][2 + odd], sums[1][n][odd], sums[1][n][2 + odd]]
-                            .into_iter()
-                            .enumerate()
-                        {
-                            let output = pair * 2 * OUTPUTS + lane / 4 + 8 * i as u32;
-                            if output < layer.outputs {
-                                out.add(output as usize).write(value);
-                            }
+            let store = |column: u32, [a, b, c, d]: [f32; 4]| {
+                if column < expert[2] {
+                    let choice = layer.choices.add((expert[1] + column) as usize).read();
+                    let out = out.add(choice as usize * layer.outputs as usize);
+                    let first = pair * 2 * OUTPUTS + lane / 4;
+                    let put = |output: u32, value: f32| {
+                        if output < layer.outputs {
+                            out.add(output as usize).write(value);
                         }
-                    }
+                    };
+                    put(first, a);
+                    put(first + 8, b);
+                    put(first + 16, c);
+                    put(first + 24, d);
                 }
+            };
+            let [even, odd] = &sums;
+            for (n, (a, b)) in even.iter().zip(odd).enumerate() {
+                let column = first + 8 * n as u32 + 2 * (lane % 4);
+                store(column, [a[0], a[2], b[0], b[2]]);
+                store(column + 1, [a[1], a[3], b[1], b[3]]);
             }
             first += const { 8 * TILES as u32 };
         }

@@ -4,7 +4,7 @@
 //! pair's records follow each other: a warp streams contiguous memory. Gate and up are paired tile by tile, down with
 //! itself. In a record lane (g, t) owns inputs 8t..8t+8 of either half (32 inputs) of outputs g and g + 8: what a fragment
 //! wants, in 16-byte vectors that lie 512 contiguous bytes a warp.
-use cuda_std::{async_copy, convert, prelude::*};
+use cuda_std::{async_copy, convert, prelude::*, unroll};
 
 /// Inputs of a record.
 pub const CHUNK: u32 = 64;
@@ -64,27 +64,27 @@ impl Format for Int4 {
             let words = record.cast::<[u32; 4]>().add(lane);
             let tiles = [words.read(), words.add(32).read()];
             let scales = record.byte_add(1024).cast::<[u32; 4]>().add(lane / 4).read();
-            for half in 0..2 {
-                for n in 0..TILES {
-                    let x = &x[n];
-                    let x = [[x[4 * half], x[4 * half + 1]], [x[4 * half + 2], x[4 * half + 3]]];
+            unroll!(HALF in [0 1] {
+                for (n, x) in x.iter().enumerate() {
+                    let x = [[x[4 * HALF], x[4 * HALF + 1]], [x[4 * HALF + 2], x[4 * HALF + 3]]];
                     // A nibble n is fed as 128 + n, and 136 of every input taken off at the start: exact products.
                     let offset = [0xc308_c308; 4];
                     let start = mma::m16n8k16_bf16(offset, x[0], [0.0; 4]);
                     let start = mma::m16n8k16_bf16(offset, x[1], start);
-                    for (tile, words) in tiles.iter().enumerate() {
-                        let product = mma::m16n8k16_bf16(biased(words[2 * half]), x[0], start);
-                        let product = mma::m16n8k16_bf16(biased(words[2 * half + 1]), x[1], product);
-                        let scale = |pair: u32| convert::bf16x2_to_f32(pair)[half];
-                        let (low, high) = (scale(scales[2 * tile]), scale(scales[2 * tile + 1]));
-                        let sum = &mut sums[tile][n];
+                    unroll!(TILE in [0 1] {
+                        let words = tiles[TILE];
+                        let product = mma::m16n8k16_bf16(biased(words[2 * HALF]), x[0], start);
+                        let product = mma::m16n8k16_bf16(biased(words[2 * HALF + 1]), x[1], product);
+                        let scale = |pair: u32| convert::bf16x2_to_f32(pair)[HALF];
+                        let (low, high) = (scale(scales[2 * TILE]), scale(scales[2 * TILE + 1]));
+                        let sum = &mut sums[TILE][n];
                         sum[0] = math::fma(low, product[0], sum[0]);
                         sum[1] = math::fma(low, product[1], sum[1]);
                         sum[2] = math::fma(high, product[2], sum[2]);
                         sum[3] = math::fma(high, product[3], sum[3]);
-                    }
+                    });
                 }
-            }
+            });
         }
     }
 }
@@ -108,17 +108,18 @@ impl Format for Bf16s {
         // SAFETY: the caller's contract.
         unsafe {
             let vectors = record.cast::<[u32; 4]>().add(lane);
-            for (tile, sums) in sums.iter_mut().enumerate() {
-                for half in 0..2 {
-                    let at = vectors.add(64 * (2 * tile + half) as u32);
+            unroll!(TILE in [0 1] {
+                unroll!(HALF in [0 1] {
+                    let at = vectors.add(const { 64 * (2 * TILE + HALF) as u32 });
                     let (low, high) = (at.read(), at.add(32).read());
-                    for (x, sum) in x.iter().zip(sums.iter_mut()) {
-                        let x = [x[4 * half], x[4 * half + 1], x[4 * half + 2], x[4 * half + 3]];
+                    for (n, x) in x.iter().enumerate() {
+                        let x = [x[4 * HALF], x[4 * HALF + 1], x[4 * HALF + 2], x[4 * HALF + 3]];
+                        let sum = &mut sums[TILE][n];
                         *sum = mma::m16n8k16_bf16([low[0], high[0], low[1], high[1]], [x[0], x[1]], *sum);
                         *sum = mma::m16n8k16_bf16([low[2], high[2], low[3], high[3]], [x[2], x[3]], *sum);
                     }
-                }
-            }
+                });
+            });
         }
     }
 }
@@ -137,22 +138,22 @@ impl Format for Fp8 {
         unsafe {
             let vectors = record.cast::<[u32; 4]>().add(lane);
             let scales = record.byte_add(2048).cast::<[f32; 2]>().read();
-            for (tile, sums) in sums.iter_mut().enumerate() {
+            unroll!(TILE in [0 1] {
                 let mut products = [[0.0f32; 4]; TILES];
-                for half in 0..2 {
-                    let [a, b, c, d] = vectors.add(32 * (2 * tile + half) as u32).read().map(widened);
+                unroll!(HALF in [0 1] {
+                    let [a, b, c, d] = vectors.add(const { 32 * (2 * TILE + HALF) as u32 }).read().map(widened);
                     for (x, product) in x.iter().zip(products.iter_mut()) {
-                        let x = [x[4 * half], x[4 * half + 1], x[4 * half + 2], x[4 * half + 3]];
+                        let x = [x[4 * HALF], x[4 * HALF + 1], x[4 * HALF + 2], x[4 * HALF + 3]];
                         *product = mma::m16n8k16_bf16([a[0], c[0], a[1], c[1]], [x[0], x[1]], *product);
                         *product = mma::m16n8k16_bf16([b[0], d[0], b[1], d[1]], [x[2], x[3]], *product);
                     }
-                }
-                for (sum, product) in sums.iter_mut().zip(products) {
+                });
+                for (sum, product) in sums[TILE].iter_mut().zip(&products) {
                     for (sum, product) in sum.iter_mut().zip(product) {
-                        *sum = math::fma(scales[tile], product, *sum);
+                        *sum = math::fma(scales[TILE], *product, *sum);
                     }
                 }
-            }
+            });
         }
     }
 }

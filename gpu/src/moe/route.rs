@@ -1,7 +1,7 @@
 //! The `noaux_tc` choice of experts (DeepSeek-V3, section 2.1.2) from router logits. The product before it is `router`.
 #[cfg(not(target_arch = "nvptx64"))]
 use cuda_std::launch::LaunchShape;
-use cuda_std::{grid, prelude::*, shared};
+use cuda_std::{grid, prelude::*, shared, unroll};
 
 /// Scores a lane holds: up to 384 experts a row.
 const HELD: usize = 12;
@@ -72,20 +72,20 @@ pub unsafe fn route(
         let (row, rows, lane) = (thread::block_idx_x(), thread::grid_dim_x(), thread::thread_idx_x());
         let (mut scores, mut keys) = ([0.0f32; HELD], [0u32; HELD]);
         let choice = shared::dynamic_shared_mem::<u32>();
-        for j in 0..HELD {
-            let expert = j as u32 * 32 + lane;
+        unroll!(J in [0 1 2 3 4 5 6 7 8 9 10 11] {
+            let expert = J as u32 * 32 + lane;
             if expert < experts {
                 let mut logit = 0.0;
                 for part in 0..parts {
                     let value = partial.add(((part * rows + row) * experts + expert) as usize).read();
                     logit = if part == 0 { value } else { logit + value };
                 }
-                scores[j] = sigmoid(logit);
-                let c = scores[j] + bias.add(expert as usize).read();
-                keys[j] = key(c);
+                scores[J] = sigmoid(logit);
+                let c = scores[J] + bias.add(expert as usize).read();
+                keys[J] = key(c);
                 choice.add(expert).write(c.to_bits());
             }
-        }
+        });
         if kept < groups {
             warp::sync_warp(warp::FULL_MASK);
             let (size, group_keys) = (experts / groups, choice.add(experts));
@@ -104,8 +104,8 @@ pub unsafe fn route(
                 group += 32;
             }
             warp::sync_warp(warp::FULL_MASK);
-            for j in 0..HELD {
-                let expert = j as u32 * 32 + lane;
+            unroll!(J in [0 1 2 3 4 5 6 7 8 9 10 11] {
+                let expert = J as u32 * 32 + lane;
                 if expert < experts {
                     let group = expert / size;
                     let own = group_keys.add(group).read();
@@ -115,34 +115,34 @@ pub unsafe fn route(
                         better += u32::from(value > own || value == own && other < group);
                     }
                     if better >= kept {
-                        keys[j] = 0;
+                        keys[J] = 0;
                     }
                 }
-            }
+            });
         }
         let (mut sum, mut mine, mut mine_id) = (0.0, 0.0, 0);
         for round in 0..k {
             let mut best = 0;
-            for key in keys {
-                best = best.max(key);
+            for key in &keys {
+                best = best.max(*key);
             }
             let best = warp::warp_reduce_max(warp::FULL_MASK, best);
             let mut id = u32::MAX;
-            for (j, key) in keys.iter().enumerate() {
-                if *key == best {
-                    id = id.min(j as u32 * 32 + lane);
+            unroll!(J in [0 1 2 3 4 5 6 7 8 9 10 11] {
+                if keys[J] == best {
+                    id = id.min(J as u32 * 32 + lane);
                 }
-            }
+            });
             let id = warp::warp_reduce_min(warp::FULL_MASK, id);
             let mut score = 0.0;
-            for j in 0..HELD {
-                if id / 32 == j as u32 {
-                    score = scores[j];
+            unroll!(J in [0 1 2 3 4 5 6 7 8 9 10 11] {
+                if id / 32 == J as u32 {
+                    score = scores[J];
                     if id % 32 == lane {
-                        keys[j] = 0;
+                        keys[J] = 0;
                     }
                 }
-            }
+            });
             let score = warp::warp_shuffle_idx(warp::FULL_MASK, score, id % 32, 32);
             sum += score;
             if round == lane {
