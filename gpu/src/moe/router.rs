@@ -148,7 +148,7 @@ macro_rules! instances {
             /// # Safety
             /// The buffers have those shapes and alignments, `rows` is from 1 to the bound. No kernel before it in the stream
             /// writes `weight`.
-            #[kernel(threads = 256)]
+            #[kernel(threads = 256, blocks_per_sm = 1)]
             pub unsafe fn $name(
                 x: Global<Bf16>,
                 weight: Global<f32>,
