@@ -10,12 +10,14 @@ const THREADS: u32 = 128;
 ///
 /// out[t, i] = table[ids[t], i]
 ///
-/// * Shapes: `ids` [rows] u32; `table` [vocab, width] bf16; `out` [rows, width] f32.
-/// * Work: a block of 128 threads a row; a thread takes eight neighbouring elements, then steps by 1024.
+/// * Shapes: `ids` [rows] u32; `table` [vocab, width] bf16, packed by [`linear::pack`](crate::linear::pack), so that one copy
+///   serves as embedding and as output head; `out` [rows, width] f32.
+/// * Work: a block of 128 threads a row; a thread takes eight neighbouring elements, then steps by 1024. Of a row 64 bytes
+///   lie together.
 /// * Shared memory: none.
 /// * Registers: under 32.
 /// * Bytes: 6 an element; FLOPs: none.
-/// * Alignment: `table` and `out` 16 B; `width` a multiple of 8. Ids are below the table's rows.
+/// * Alignment: `table` and `out` 16 B; `width` a multiple of 32. Ids are below the table's rows.
 /// * Tolerance: exact.
 ///
 /// # Safety
@@ -26,11 +28,13 @@ pub unsafe fn embed(ids: Global<u32>, table: Global<Bf16>, out: GlobalMut<f32>, 
     unsafe {
         grid::dependency_wait();
         let row = thread::block_idx_x() as usize;
-        let from = table.add(ids.add(row).read() as usize * width as usize);
+        let id = ids.add(row).read();
+        // [tile of 16 rows, chunk of 32 columns, row of the tile, column of the chunk]
+        let from = table.add((id / 16) as usize * 16 * width as usize + (id % 16 * 32) as usize);
         let to = out.add(row * width as usize);
         let mut i = thread::thread_idx_x() * 8;
         while i < width {
-            let [a, b, c, d] = from.add(i as usize).cast::<[u32; 4]>().read_cached();
+            let [a, b, c, d] = from.add((i / 32 * 512 + i % 32) as usize).cast::<[u32; 4]>().read_cached();
             let ([a0, a1], [b0, b1]) = (bf16x2_to_f32(a), bf16x2_to_f32(b));
             let ([c0, c1], [d0, d1]) = (bf16x2_to_f32(c), bf16x2_to_f32(d));
             let to = to.add(i as usize).cast::<[f32; 4]>();
@@ -57,6 +61,7 @@ pub fn embed_reference(ids: &[u32], table: &[Bf16], width: usize) -> std::vec::V
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::linear::pack;
     use crate::testing::Random;
     use cuda_std::simulate::{Buffer, FaultKind, launch};
     use std::vec::Vec;
@@ -68,23 +73,23 @@ mod tests {
     #[test]
     fn each_token_gets_its_row() {
         for (rows, vocab, width) in [
-            (1, 1, 8),
-            (1, 2, 16),
-            (3, 5, 24),
-            (2, 7, 56),
-            (5, 3, 96),
-            (7, 11, 104),
+            (1, 1, 32),
+            (1, 2, 64),
+            (3, 5, 96),
+            (2, 17, 160),
+            (5, 33, 96),
+            (7, 11, 128),
             (1, 9, 768),
-            (2, 4, 1016),
+            (2, 4, 992),
             (2, 4, 1024),
-            (2, 4, 1032),
-            (1, 3, 2056),
+            (2, 40, 1056),
+            (1, 3, 2080),
             (1, 2, 7168),
         ] {
             let mut random = Random::new((rows * width).into());
             let table = table(vocab, width);
             let ids: Vec<u32> = (0..rows).map(|_| random.below(vocab)).collect();
-            let (i, t) = (Buffer::input("ids", &ids), Buffer::input("table", &table));
+            let (i, t) = (Buffer::input("ids", &ids), Buffer::input("table", &pack(&table, width as usize)));
             let out = Buffer::<f32>::poisoned("out", (rows * width) as usize);
             launch(&embed::KERNEL, shape(rows), (i.ptr(), t.ptr(), out.ptr_mut(), width)).unwrap();
             assert_eq!(out.to_vec(), embed_reference(&ids, &table, width as usize), "{rows} of {vocab} x {width}");
@@ -93,9 +98,10 @@ mod tests {
 
     #[test]
     fn an_id_beyond_the_table_is_caught() {
-        let (ids, table) = (Buffer::input("ids", &[4u32]), Buffer::input("table", &table(4, 8)));
-        let out = Buffer::<f32>::poisoned("out", 8);
-        let fault = launch(&embed::KERNEL, shape(1), (ids.ptr(), table.ptr(), out.ptr_mut(), 8)).unwrap_err();
+        let table = Buffer::input("table", &pack(&table(4, 32), 32));
+        let ids = Buffer::input("ids", &[16u32]);
+        let out = Buffer::<f32>::poisoned("out", 32);
+        let fault = launch(&embed::KERNEL, shape(1), (ids.ptr(), table.ptr(), out.ptr_mut(), 32)).unwrap_err();
         assert!(matches!(&fault.kind, FaultKind::GlobalOutOfBounds { buffer, .. } if buffer == "table"), "{fault}");
     }
 }

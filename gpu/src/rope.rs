@@ -1,4 +1,4 @@
-//! What happens to a token's projections before attention: rotary embedding of the query, and the new row of the KV cache.
+//! The new rows of the latent KV cache: norm and rotary embedding. Queries are turned where they are absorbed, in `heads`.
 use crate::block::block_sum;
 #[cfg(not(target_arch = "nvptx64"))]
 use cuda_std::launch::LaunchShape;
@@ -7,36 +7,31 @@ use cuda_std::{convert::bf16x2_from_f32, grid, prelude::*, shared};
 /// Threads of a block: one token.
 const THREADS: u32 = 256;
 
-/// Rotates the rope part of each query head, and appends the token's normed latent and rotated key to the cache.
+/// Appends each token's normed latent and rotated key to the cache, in slots that follow each other.
 ///
 /// With (c, s) = cos_sin[positions[t], j], each adjacent pair (x, y) = (v[2j], v[2j+1]) becomes (x c - y s, x s + y c).
-/// query[t, h, latent + i] = rope(q[t, h, nope + i]); cache[slots[t], i] = kv[t, i] / sqrt(mean kv[t, ..latent]^2 + eps) *
-/// weight[i] for i < latent; cache[slots[t], latent + i] = rope(kv[t, latent + i]).
+/// cache[start + t, i] = kv[t, i] / sqrt(mean kv[t, ..latent]^2 + eps) * weight[i] for i < latent; cache[start + t, latent + i]
+/// = rope(kv[t, latent + i]).
 ///
-/// * Shapes: `q` [rows, heads, nope + rope] f32; `kv` [rows, latent + rope] f32; `weight` [latent] bf16; `cos_sin`
-///   [positions, rope / 2, 2] f32, amplitude included; `positions`, `slots` [rows] u32; `query` [rows, heads, latent +
-///   rope] bf16, whose latent part is left alone; `cache` [slots, row] bf16, rows `cache_stride` elements apart.
-/// * Work: a block of 256 threads a token; a thread takes one pair at a time, of all heads, then of the cache row.
+/// * Shapes: `kv` [rows, latent + rope] f32; `weight` [latent] bf16; `cos_sin` [positions, rope / 2, 2] f32, amplitude
+///   included; `positions` [rows] u32; `start` \[1\] u32; `cache` [slots, row] bf16, rows `cache_stride` elements apart.
+/// * Work: a block of 256 threads a token; a thread takes one pair at a time.
 /// * Shared memory: 32 B, one partial sum a warp.
-/// * Registers: under 48.
-/// * Bytes: 4 a rope element of `q` and 2 written, 4 an element of `kv` read twice and 2 written; FLOPs: 3 an element.
-/// * Alignment: `q`, `kv`, `cos_sin` 8 B, `weight`, `query`, `cache` 4 B; nope, rope, latent and `cache_stride` even.
+/// * Registers: under 40.
+/// * Bytes: 4 an element of `kv`, read twice, and 2 written; FLOPs: 3 an element.
+/// * Alignment: `kv`, `cos_sin` 8 B, `weight`, `cache` 4 B; rope, latent and `cache_stride` even.
 /// * Tolerance: 2^-8 relative to the pair's length, the rounding to bf16.
 ///
 /// # Safety
-/// The buffers have those shapes and alignments; positions and slots are in range, and no two rows share a slot.
+/// The buffers have those shapes and alignments; positions are in range and the cache has the slots.
 #[kernel(threads = 256)]
-pub unsafe fn rope_append(
-    q: Global<f32>,
+pub unsafe fn append_latent(
     kv: Global<f32>,
     weight: Global<Bf16>,
     cos_sin: Global<[f32; 2]>,
     positions: Global<u32>,
-    slots: Global<u32>,
-    query: GlobalMut<Bf16>,
+    start: Global<u32>,
     cache: GlobalMut<Bf16>,
-    heads: u32,
-    nope: u32,
     rope: u32,
     latent: u32,
     cache_stride: u32,
@@ -47,22 +42,10 @@ pub unsafe fn rope_append(
         grid::dependency_wait();
         let row = thread::block_idx_x() as usize;
         let t = thread::thread_idx_x();
-        let half = rope / 2;
-        let cos_sin = cos_sin.add(positions.add(row).read() as usize * half as usize);
-
-        let (from_head, to_head) = (nope + rope, latent + rope);
-        let q = q.add(row * (heads * from_head) as usize + nope as usize);
-        let query = query.add(row * (heads * to_head) as usize + latent as usize);
-        let mut i = t;
-        while i < heads * half {
-            let (head, pair) = (i / half, i % half);
-            let rotated = rotate(q.add((head * from_head + 2 * pair) as usize), cos_sin.add(pair as usize));
-            query.add((head * to_head + 2 * pair) as usize).cast::<u32>().write(rotated);
-            i += THREADS;
-        }
-
-        let kv = kv.add(row * to_head as usize);
-        let cache = cache.add(slots.add(row).read() as usize * cache_stride as usize);
+        let cos_sin = cos_sin.add((positions.add(row).read() * (rope / 2)) as usize);
+        let width = latent + rope;
+        let kv = kv.add(row * width as usize);
+        let cache = cache.add((start.read() as usize + row) * cache_stride as usize);
         let mut squares = 0.0;
         let mut i = t * 2;
         while i < latent {
@@ -73,7 +56,7 @@ pub unsafe fn rope_append(
         let total = block_sum(squares, shared::dynamic_shared_mem());
         let scale = math::rsqrt(total / latent as f32 + eps);
         let mut i = t * 2;
-        while i < to_head {
+        while i < width {
             let from = kv.add(i as usize);
             let value = if i < latent {
                 let [x, y] = from.cast::<[f32; 2]>().read();
@@ -100,7 +83,7 @@ unsafe fn rotate(pair: Global<f32>, cos_sin: Global<[f32; 2]>) -> u32 {
     }
 }
 
-/// Launch of [`rope_append`] over `rows` tokens.
+/// Launch of [`append_latent`] over `rows` tokens.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn shape(rows: u32) -> LaunchShape {
     LaunchShape::new(rows, THREADS).shared(32)
@@ -122,77 +105,50 @@ mod tests {
     use std::vec::Vec;
 
     #[test]
-    fn queries_turn_and_the_cache_grows() {
+    fn the_cache_grows_by_normed_latents_and_turned_keys() {
         let mut failures = Failures::default();
-        // rows, heads, nope, rope, latent, stride of the cache
-        for (rows, heads, nope, rope, latent, stride) in [
-            (1, 1, 2, 2, 2, 4),
-            (1, 3, 4, 2, 6, 10),
-            (2, 1, 8, 4, 10, 14),
-            (3, 5, 16, 8, 30, 40),
-            (1, 7, 32, 16, 64, 80),
-            (5, 2, 32, 16, 64, 88),
-            (2, 6, 48, 16, 62, 78),
-            (4, 3, 64, 32, 128, 160),
-            (1, 16, 128, 64, 512, 584),
-            (3, 8, 128, 64, 512, 584),
-            (1, 64, 128, 64, 512, 584),
-            (7, 1, 6, 10, 514, 524),
+        // rows, rope, latent, stride of the cache
+        for (rows, rope, latent, stride) in [
+            (1, 2, 2, 4),
+            (1, 2, 6, 10),
+            (2, 4, 10, 14),
+            (3, 8, 30, 40),
+            (1, 16, 64, 80),
+            (5, 16, 64, 88),
+            (2, 16, 62, 78),
+            (4, 32, 128, 160),
+            (1, 64, 512, 584),
+            (3, 64, 512, 584),
+            (65, 64, 512, 584),
+            (7, 10, 514, 524),
         ] {
-            let mut random = Random::new((rows * stride + heads) as u64);
+            let mut random = Random::new((rows * stride) as u64);
             let positions: Vec<u32> = (0..rows as u32).map(|i| i * 3 % 11).collect();
-            let slots: Vec<u32> = (0..rows as u32).map(|i| (i + 2) % (rows as u32 + 3)).collect();
-            let q = random.normals(rows * heads * (nope + rope));
-            let kv = random.normals(rows * (latent + rope));
+            let (start, width) = (rows % 4, latent + rope);
+            let kv = random.normals(rows * width);
             let weight: Vec<Bf16> = random.normals(latent).into_iter().map(Bf16::from_f32).collect();
             let angle = |i: usize| ((i / (rope / 2)) as f32 * 0.7f32.powi((i % (rope / 2)) as i32)).sin_cos();
             let cos_sin: Vec<[f32; 2]> = (0..11 * rope / 2).map(angle).map(|(s, c)| [c, s]).collect();
-            let query = Buffer::<Bf16>::poisoned("query", rows * heads * (latent + rope));
-            let cache = Buffer::<Bf16>::poisoned("cache", (rows + 3) * stride);
-            let inputs = (Buffer::input("q", &q), Buffer::input("kv", &kv), Buffer::input("weight", &weight));
-            let angles = Buffer::input("cos_sin", &cos_sin);
-            let (p, s) = (Buffer::input("positions", &positions), Buffer::input("slots", &slots));
-            let sizes = [heads, nope, rope, latent, stride].map(|n| n as u32);
-            let arguments = (
-                inputs.0.ptr(),
-                inputs.1.ptr(),
-                inputs.2.ptr(),
-                angles.ptr(),
-                p.ptr(),
-                s.ptr(),
-                query.ptr_mut(),
-                cache.ptr_mut(),
-                sizes[0],
-                sizes[1],
-                sizes[2],
-                sizes[3],
-                sizes[4],
-                1e-6,
-            );
+            let cache = Buffer::<Bf16>::poisoned("cache", (rows + 5) * stride);
+            let inputs = (Buffer::input("kv", &kv), Buffer::input("weight", &weight));
+            let (angles, p) = (Buffer::input("cos_sin", &cos_sin), Buffer::input("positions", &positions));
+            let first = Buffer::input("start", &[start as u32]);
+            let pointers = (inputs.0.ptr(), inputs.1.ptr(), angles.ptr(), p.ptr(), first.ptr(), cache.ptr_mut());
+            let [r, l, s] = [rope, latent, stride].map(|n| n as u32);
+            let arguments = (pointers.0, pointers.1, pointers.2, pointers.3, pointers.4, pointers.5, r, l, s, 1e-6);
             let simulator = Simulator::default().seed(rows as u64);
-            simulator.launch(&rope_append::KERNEL, shape(rows as u32), arguments).unwrap();
+            simulator.launch(&append_latent::KERNEL, shape(rows as u32), arguments).unwrap();
 
-            let (query, cache) = (query.to_vec(), cache.to_vec());
-            let mut untouched = std::vec![true; cache.len() / stride];
-            for row in 0..rows {
-                let case = std::format!("{rows} rows, {heads} heads, {nope}+{rope}, latent {latent}, row {row}");
-                let angles = &cos_sin[positions[row] as usize * rope / 2..][..rope / 2];
-                for head in 0..heads {
-                    let from = &q[(row * heads + head) * (nope + rope) + nope..][..rope];
-                    let found = &query[(row * heads + head) * (latent + rope)..][..latent + rope];
-                    compare_pairs(&mut failures, &case, &found[latent..], &rope_reference(from, angles));
-                    failures.check(found[..latent].iter().all(|x| x.0 == u16::MAX), &case, "writes the latent query");
+            for (slot, found) in cache.to_vec().chunks(stride).enumerate() {
+                let case = std::format!("{rows} rows, rope {rope}, latent {latent}, slot {slot}");
+                if slot < start || slot >= start + rows {
+                    failures.check(found.iter().all(|x| x.0 == u16::MAX), &case, "was written");
+                    continue;
                 }
-                let slot = slots[row] as usize;
-                untouched[slot] = false;
-                let (from, found) = (&kv[row * (latent + rope)..][..latent + rope], &cache[slot * stride..][..stride]);
+                let from = &kv[(slot - start) * width..][..width];
+                let angles = &cos_sin[positions[slot - start] as usize * rope / 2..][..rope / 2];
                 failures.compare_bf16(&case, &found[..latent], &rms_norm_reference(&from[..latent], &weight, 1e-6));
-                let key = &found[latent..latent + rope];
-                compare_pairs(&mut failures, &case, key, &rope_reference(&from[latent..], angles));
-            }
-            for slot in (0..untouched.len()).filter(|slot| untouched[*slot]) {
-                let row = &cache[slot * stride..][..stride];
-                failures.check(row.iter().all(|x| x.0 == u16::MAX), &std::format!("slot {slot}"), "was written");
+                compare_pairs(&mut failures, &case, &found[latent..width], &rope_reference(&from[latent..], angles));
             }
         }
         failures.report();

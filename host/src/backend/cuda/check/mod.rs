@@ -5,6 +5,7 @@
 
 mod attention;
 mod ceiling;
+mod heads;
 mod linear;
 mod moe;
 mod place;
@@ -60,7 +61,12 @@ pub const CHECKS: &[Check] = &[
     Check { kernels: &["rms_norm"], run: rows::rms_norm },
     Check { kernels: &["add_rms_norm"], run: rows::add_rms_norm },
     Check { kernels: &["silu_mul"], run: rows::silu_mul },
-    Check { kernels: &["rope_append"], run: rows::rope_append },
+    Check { kernels: &["append_latent"], run: rows::append_latent },
+    Check { kernels: &["copy_columns", "round_columns"], run: rows::columns },
+    Check { kernels: &["absorb_query_8", "project_values_8"], run: heads::rows_8 },
+    Check { kernels: &["absorb_query_16", "project_values_16"], run: heads::rows_16 },
+    Check { kernels: &["absorb_query_32", "project_values_32"], run: heads::rows_32 },
+    Check { kernels: &["absorb_query_64", "project_values_64"], run: heads::rows_64 },
     Check { kernels: &["linear_f32_8"], run: linear::f32_8 },
     Check { kernels: &["linear_f32_16"], run: linear::f32_16 },
     Check { kernels: &["linear_f32_32"], run: linear::f32_32 },

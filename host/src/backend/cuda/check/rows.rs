@@ -1,6 +1,7 @@
 //! Checks of the kernels that take each row by itself: embedding, norms, SwiGLU, rotary embedding.
 
-use coppice_gpu::{embed, norm, rope, swiglu};
+use coppice_gpu::linear::pack;
+use coppice_gpu::{columns, embed, norm, rope, swiglu};
 use cuda_std::Bf16;
 
 use super::Run;
@@ -14,11 +15,11 @@ pub(super) fn bf16s(run: &mut Run<'_>, n: usize) -> Vec<Bf16> {
 }
 
 pub(super) fn embed(run: &mut Run<'_>) -> Result<()> {
-    let small = [(1, 1, 8), (3, 5, 24), (2, 7, 1032)];
+    let small = [(1, 1, 32), (3, 5, 96), (2, 70, 1056)];
     for (rows, vocab, width) in run.cases(&small, &[(64, 999, 7168), (7, 163_840, 768)]) {
         let table = bf16s(run, vocab * width);
         let ids: Vec<u32> = (0..rows).map(|_| run.random.below(vocab as u32)).collect();
-        let (tokens, weights) = (run.place.input("ids", &ids)?, run.place.input("table", &table)?);
+        let (tokens, weights) = (run.place.input("ids", &ids)?, run.place.input("table", &pack(&table, width))?);
         let out = run.place.output::<f32>("out", rows * width)?;
         let arguments = (tokens.ptr(), weights.ptr(), out.ptr_mut(), width as u32);
         // SAFETY: the buffers are as large as these sizes say, and the ids are below `vocab`.
@@ -87,90 +88,76 @@ pub(super) fn silu_mul(run: &mut Run<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Sizes of a case of `rope_append`.
-#[derive(Clone, Copy)]
-struct Heads {
-    rows: usize,
-    heads: usize,
-    nope: usize,
-    rope: usize,
-    latent: usize,
-    stride: usize,
-}
-
-pub(super) fn rope_append(run: &mut Run<'_>) -> Result<()> {
-    let small = [
-        Heads { rows: 1, heads: 1, nope: 2, rope: 2, latent: 2, stride: 4 },
-        Heads { rows: 3, heads: 5, nope: 16, rope: 8, latent: 30, stride: 40 },
-        Heads { rows: 2, heads: 6, nope: 48, rope: 16, latent: 62, stride: 78 },
-    ];
-    let large = [
-        Heads { rows: 64, heads: 64, nope: 128, rope: 64, latent: 512, stride: 584 },
-        Heads { rows: 65, heads: 8, nope: 128, rope: 64, latent: 512, stride: 584 },
-    ];
-    for case in run.cases(&small, &large) {
-        rope_append_case(run, case)?;
+pub(super) fn append_latent(run: &mut Run<'_>) -> Result<()> {
+    let small = [(1, 2, 2, 4), (3, 8, 30, 40), (2, 16, 62, 78)];
+    for (rows, rope, latent, stride) in run.cases(&small, &[(64, 64, 512, 584), (65, 64, 512, 584)]) {
+        let (slots, start, width) = (rows + 5, rows % 4, latent + rope);
+        let positions: Vec<u32> = (0..rows as u32).map(|i| i * 3 % 11).collect();
+        let (kv, weight) = (run.random.normals(rows * width), bf16s(run, latent));
+        let cos_sin = angles(rope);
+        let place = run.place;
+        let (input, weights) = (place.input("kv", &kv)?, place.input("weight", &weight)?);
+        let (turns, at) = (place.input("cos_sin", &cos_sin)?, place.input("positions", &positions)?);
+        let (first, cache) = (place.input("start", &[start as u32])?, place.output::<Bf16>("cache", slots * stride)?);
+        let [r, l, s] = [rope, latent, stride].map(|n| n as u32);
+        let pointers = (input.ptr(), weights.ptr(), turns.ptr(), at.ptr(), first.ptr(), cache.ptr_mut());
+        let arguments = (pointers.0, pointers.1, pointers.2, pointers.3, pointers.4, pointers.5, r, l, s, EPS);
+        // SAFETY: the buffers are as large as these sizes say; positions are below 11.
+        unsafe { place.launch(&rope::append_latent::KERNEL, rope::shape(rows as u32), arguments)? };
+        for (slot, found) in cache.to_vec()?.chunks(stride).enumerate() {
+            let name = format!("append_latent {rows} rows, latent {latent}, rope {rope}, slot {slot}");
+            if slot < start || slot >= start + rows {
+                run.failures.check(found.iter().all(|x| x.0 == u16::MAX), &name, "was written");
+                continue;
+            }
+            let from = &kv[(slot - start) * width..][..width];
+            let turns = &cos_sin[positions[slot - start] as usize * rope / 2..][..rope / 2];
+            let expected = norm::rms_norm_reference(&from[..latent], &weight, EPS);
+            run.failures.compare_bf16(&name, &found[..latent], &expected);
+            compare_pairs(run, &name, &found[latent..width], &rope::rope_reference(&from[latent..], turns));
+        }
     }
     Ok(())
 }
 
-fn rope_append_case(run: &mut Run<'_>, case: Heads) -> Result<()> {
-    let Heads { rows, heads, nope, rope, latent, stride } = case;
-    let (from_head, to_head, slot_count) = (nope + rope, latent + rope, rows + 3);
-    let positions: Vec<u32> = (0..rows as u32).map(|i| i * 3 % 11).collect();
-    let slots: Vec<u32> = (0..rows).map(|i| ((i + 2) % slot_count) as u32).collect();
-    let (q, kv) = (run.random.normals(rows * heads * from_head), run.random.normals(rows * to_head));
-    let weight = bf16s(run, latent);
+/// Rotations of the first 11 positions.
+pub(super) fn angles(rope: usize) -> Vec<[f32; 2]> {
     let angle = |i: usize| ((i / (rope / 2)) as f32 * 0.7f32.powi((i % (rope / 2)) as i32)).sin_cos();
-    let cos_sin: Vec<[f32; 2]> = (0..11 * rope / 2).map(angle).map(|(sin, cos)| [cos, sin]).collect();
-    let place = run.place;
-    let (inputs, weights) = ((place.input("q", &q)?, place.input("kv", &kv)?), place.input("weight", &weight)?);
-    let (angles, at) = (place.input("cos_sin", &cos_sin)?, place.input("positions", &positions)?);
-    let to = place.input("slots", &slots)?;
-    let query = place.output::<Bf16>("query", rows * heads * to_head)?;
-    let cache = place.output::<Bf16>("cache", slot_count * stride)?;
-    let [heads_arg, nope_arg, rope_arg, latent_arg, stride_arg] = [heads, nope, rope, latent, stride].map(|n| n as u32);
-    let arguments = (
-        inputs.0.ptr(),
-        inputs.1.ptr(),
-        weights.ptr(),
-        angles.ptr(),
-        at.ptr(),
-        to.ptr(),
-        query.ptr_mut(),
-        cache.ptr_mut(),
-        heads_arg,
-        nope_arg,
-        rope_arg,
-        latent_arg,
-        stride_arg,
-        EPS,
-    );
-    // SAFETY: the buffers are as large as these sizes say; positions are below 11, slots below their number and distinct.
-    unsafe { place.launch(&rope::rope_append::KERNEL, rope::shape(rows as u32), arguments)? };
-    let (query, cache) = (query.to_vec()?, cache.to_vec()?);
-    for row in 0..rows {
-        let name = format!("rope_append {rows} rows, {heads} heads, {nope}+{rope}, latent {latent}, row {row}");
-        let angles = &cos_sin[positions[row] as usize * rope / 2..][..rope / 2];
-        for head in 0..heads {
-            let from = &q[(row * heads + head) * from_head + nope..][..rope];
-            let found = &query[(row * heads + head) * to_head..][..to_head];
-            compare_pairs(run, &name, &found[latent..], &rope::rope_reference(from, angles));
-            run.failures.check(found[..latent].iter().all(|x| x.0 == u16::MAX), &name, "writes the latent query");
+    (0..11 * rope / 2).map(angle).map(|(sin, cos)| [cos, sin]).collect()
+}
+
+pub(super) fn columns(run: &mut Run<'_>) -> Result<()> {
+    for (rows, width) in run.cases(&[(1, 4), (3, 48), (2, 516)], &[(64, 7168), (8, 1536)]) {
+        let (x_stride, out_stride) = (width + 4, width + 8);
+        let x = run.random.normals(rows * x_stride);
+        let input = run.place.input("x", &x)?;
+        let copy = run.place.output::<f32>("copy", rows * out_stride)?;
+        let rounded = run.place.output::<Bf16>("rounded", rows * out_stride)?;
+        let [w, xs, os] = [width, x_stride, out_stride].map(|n| n as u32);
+        let shape = columns::shape(rows as u32, w);
+        let arguments = (input.ptr(), copy.ptr_mut(), w, xs, os);
+        // SAFETY: the buffers are as large as these sizes say; all are multiples of 4.
+        unsafe { run.place.launch(&columns::copy_columns::KERNEL, shape, arguments)? };
+        let arguments = (input.ptr(), rounded.ptr_mut(), w, xs, os);
+        // SAFETY: as above.
+        unsafe { run.place.launch(&columns::round_columns::KERNEL, shape, arguments)? };
+        let (copy, rounded) = (copy.to_vec()?, rounded.to_vec()?);
+        for (row, x) in x.chunks(x_stride).enumerate() {
+            let (span, case) =
+                (row * out_stride..row * out_stride + width, format!("columns {rows} x {width}, row {row}"));
+            run.failures.check(copy[span.clone()] == x[..width], &case, "the copy differs");
+            run.failures.compare_bf16(&case, &rounded[span.clone()], &x[..width]);
+            let rest = span.end..(row + 1) * out_stride;
+            let untouched =
+                copy[rest.clone()].iter().all(|x| x.is_nan()) && rounded[rest].iter().all(|x| x.0 == u16::MAX);
+            run.failures.check(untouched, &case, "writes past its row");
         }
-        let (from, found) = (&kv[row * to_head..][..to_head], &cache[slots[row] as usize * stride..][..stride]);
-        run.failures.compare_bf16(&name, &found[..latent], &norm::rms_norm_reference(&from[..latent], &weight, EPS));
-        compare_pairs(run, &name, &found[latent..to_head], &rope::rope_reference(&from[latent..], angles));
-    }
-    for slot in (0..slot_count).filter(|slot| !slots.contains(&(*slot as u32))) {
-        let row = &cache[slot * stride..][..stride];
-        run.failures.check(row.iter().all(|x| x.0 == u16::MAX), &format!("rope_append slot {slot}"), "was written");
     }
     Ok(())
 }
 
 /// An element of a rotated pair may cancel, so the bound is relative to the pair's length.
-fn compare_pairs(run: &mut Run<'_>, case: &str, found: &[Bf16], expected: &[f32]) {
+pub(super) fn compare_pairs(run: &mut Run<'_>, case: &str, found: &[Bf16], expected: &[f32]) {
     for (i, (f, e)) in found.chunks(2).zip(expected.chunks(2)).enumerate() {
         let length = e[0].hypot(e[1]);
         let close = (0..2).all(|j| (f[j].to_f32() - e[j]).abs() <= length / 256.0);
