@@ -102,14 +102,17 @@ unsafe fn absorb<const TILES: usize>(
         let sums = products::<f32, TILES>(q, q_stride, weight.add(at as usize), (0, 1), (rows, nope));
         if tile < tiles {
             let to = query.add((tile * OUTPUTS + lane / 4) as usize);
+            let put = |row: u32, low: f32, high: f32| {
+                if row < rows {
+                    let to = to.add(row as usize * query_stride);
+                    to.write(Bf16::from_f32(low));
+                    to.add(8).write(Bf16::from_f32(high));
+                }
+            };
             for (n, sum) in sums.iter().enumerate() {
                 let row = 8 * n as u32 + 2 * (lane % 4);
-                for (i, value) in sum.iter().enumerate() {
-                    let row = row + i as u32 % 2;
-                    if row < rows {
-                        to.add(row as usize * query_stride + 8 * (i / 2)).write(Bf16::from_f32(*value));
-                    }
-                }
+                put(row, sum[0], sum[2]);
+                put(row + 1, sum[1], sum[3]);
             }
         }
         // One block a head turns the part with position.
