@@ -4,6 +4,7 @@
 //! are [`Op`] values that a backend may run now (`cpu`) or later (`deferred`, a GPU stream): they take and write handles
 //! and return nothing. What a step decided is learned from [`Backend::poll`] alone.
 
+mod arena;
 pub mod cpu;
 pub mod cuda;
 pub mod deferred;

@@ -92,7 +92,7 @@ pub enum Accept {
 }
 
 /// An operation of the step. Shapes are per row of the named row set; a set of no rows makes any operation a no-op.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Op {
     /// Empties the sequence for a new request.
     Begin {

@@ -21,6 +21,23 @@ thread_local! {
     static REGIONS: RefCell<Vec<Region>> = const { RefCell::new(Vec::new()) };
 }
 
+/// The buffers that kernels of an OS thread may access, put aside: to take them to another thread, or out of the way.
+#[derive(Default)]
+pub struct Registry(Vec<Region>);
+
+impl Registry {
+    /// Exchanges these buffers with those of the calling thread.
+    pub fn swap(&mut self) {
+        REGIONS.with_borrow_mut(|regions| std::mem::swap(regions, &mut self.0));
+    }
+}
+
+impl std::fmt::Debug for Registry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Registry({} buffers)", self.0.len())
+    }
+}
+
 /// A device buffer of `T`s that kernels under the simulator may access through the pointers it hands out.
 pub struct Buffer<T> {
     start: *mut T,
@@ -54,6 +71,11 @@ impl<T: DeviceCopy> Buffer<T> {
         buffer
     }
 
+    /// A writable buffer of `len` elements whose bytes are all zero.
+    pub fn zeroed(name: &str, len: usize) -> Self {
+        Self::allocate(name, len, true)
+    }
+
     fn allocate(name: &str, len: usize, writable: bool) -> Self {
         let bytes = len * size_of::<T>();
         let layout = Layout::from_size_align(bytes.max(1), ALIGNMENT).unwrap_or(Layout::new::<u8>());
@@ -80,10 +102,32 @@ impl<T: DeviceCopy> Buffer<T> {
         GlobalMut::from_raw(self.start)
     }
 
+    /// Elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no element.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Replaces the first elements, as far as there are, as a copy from the host does.
+    pub fn write(&mut self, data: &[T]) {
+        // SAFETY: both hold that many elements, and no kernel is running.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.start, data.len().min(self.len)) };
+    }
+
     /// A copy of what the buffer holds.
     pub fn to_vec(&self) -> Vec<T> {
         // SAFETY: the allocation holds `len` initialised elements, and no kernel is running.
         (0..self.len).map(|i| unsafe { self.start.add(i).read() }).collect()
+    }
+}
+
+impl<T> std::fmt::Debug for Buffer<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buffer({} elements)", self.len)
     }
 }
 

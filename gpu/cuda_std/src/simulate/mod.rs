@@ -18,7 +18,7 @@ mod order;
 mod scheduler;
 mod shadow;
 
-pub use buffer::Buffer;
+pub use buffer::{Buffer, Registry};
 pub use collective::{Collective, Shuffle};
 pub use fault::{Fault, FaultKind};
 pub use scheduler::{Report, Simulator};

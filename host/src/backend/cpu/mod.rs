@@ -37,7 +37,8 @@ use self::pool::Pool;
 use self::rope::RopeCache;
 use self::route::RouteTable;
 use self::sequence::SequenceState;
-use self::state::{Activations, Arena, Operand, RowSet};
+use self::state::{Activations, Operand, RowSet};
+use super::arena::Arena;
 use super::{
     Backend, CacheLayer, DraftAttention, DraftAttentionSpec, Matrix, MemoryUse, Mla, MlaSpec, Mlp, Moe, Op, Rope,
     RopeTable, Round, Routes, RowValues, Rows, Sequence, SequenceSpec, Tensor, Vector,

@@ -1,43 +1,7 @@
-//! What handles name on the CPU: arenas, activation buffers, row sets. No operation lives here.
+//! What handles name on the CPU: activation buffers, row sets. No operation lives here.
 
+use crate::backend::arena::Arena;
 use crate::backend::{RowValues, Tensor};
-
-/// Objects of one kind, by handle.
-#[derive(Debug)]
-pub(super) struct Arena<T> {
-    kind: &'static str,
-    items: Vec<T>,
-}
-
-impl<T> Arena<T> {
-    /// An empty arena; `kind` names its objects in errors.
-    pub(super) fn new(kind: &'static str) -> Self {
-        Self { kind, items: Vec::new() }
-    }
-
-    /// Stores an object and returns its index.
-    pub(super) fn push(&mut self, item: T) -> usize {
-        self.items.push(item);
-        self.items.len() - 1
-    }
-
-    pub(super) fn get(&self, index: usize) -> Result<&T, String> {
-        self.items.get(index).ok_or_else(|| unknown(self.kind, index, self.items.len()))
-    }
-
-    pub(super) fn get_mut(&mut self, index: usize) -> Result<&mut T, String> {
-        let len = self.items.len();
-        self.items.get_mut(index).ok_or_else(|| unknown(self.kind, index, len))
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.items.iter()
-    }
-}
-
-fn unknown(kind: &str, index: usize, len: usize) -> String {
-    format!("{kind} {index} is not of this backend, which has {len}")
-}
 
 /// An activation buffer `[rows, width]`.
 #[derive(Debug)]

@@ -26,6 +26,14 @@ impl<'d, T: DeviceCopy> DeviceBuffer<'d, T> {
     /// # Errors
     /// The device has not that much memory free.
     pub fn poisoned(device: &'d Device, len: usize) -> Result<Self> {
+        Self::filled(device, len, 0xff)
+    }
+
+    /// A buffer whose bytes are all `byte`.
+    ///
+    /// # Errors
+    /// The device has not that much memory free.
+    pub fn filled(device: &'d Device, len: usize, byte: u8) -> Result<Self> {
         let bytes = (len * size_of::<T>()).max(1);
         let mut address = 0;
         // SAFETY: the device's context is current; the address is a place for the result.
@@ -33,7 +41,7 @@ impl<'d, T: DeviceCopy> DeviceBuffer<'d, T> {
             .map_err(|status| out_of_memory(device, bytes, status))?;
         let buffer = Self { device, address, len, marker: PhantomData };
         // SAFETY: freshly allocated, of this size.
-        Status::check(unsafe { sys::cuMemsetD8_v2(address, 0xff, bytes) })
+        Status::check(unsafe { sys::cuMemsetD8_v2(address, byte, bytes) })
             .map_err(|status| error(format!("cannot fill device memory: {status}")))?;
         // Filling is asynchronous and the kernels' stream does not wait for it.
         device.synchronize()?;
@@ -64,6 +72,28 @@ impl<'d, T: DeviceCopy> DeviceBuffer<'d, T> {
         Ok(buffer)
     }
 
+    /// Elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no element.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Replaces its first elements, as far as there are, after all queued work.
+    ///
+    /// # Errors
+    /// Queued work failed.
+    pub fn write(&mut self, data: &[T]) -> Result<()> {
+        self.device.synchronize()?;
+        let bytes = data.len().min(self.len) * size_of::<T>();
+        // SAFETY: both hold that many bytes, and nothing uses the buffer meanwhile.
+        let result = unsafe { sys::cuMemcpyHtoD_v2(self.address, data.as_ptr().cast(), bytes) };
+        Status::check(result).map_err(|status| error(format!("cannot copy to device memory: {status}")))
+    }
+
     /// Address for reading.
     pub fn ptr(&self) -> Global<T> {
         Global::from_raw(std::ptr::without_provenance(self.address as usize))
@@ -92,7 +122,7 @@ impl<'d, T: DeviceCopy> DeviceBuffer<'d, T> {
 
 impl<T> Drop for DeviceBuffer<'_, T> {
     fn drop(&mut self) {
-        // SAFETY: allocated in `poisoned`; freeing waits for kernels that use it.
+        // SAFETY: allocated in `filled`; freeing waits for kernels that use it.
         let _ = unsafe { sys::cuMemFree_v2(self.address) };
     }
 }

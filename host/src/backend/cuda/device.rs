@@ -4,6 +4,7 @@ use std::cell::RefCell;
 
 use cust::context::{Context, CurrentContext};
 use cust::stream::{Stream, StreamFlags};
+use cust::sys;
 
 use super::driver::Status;
 use super::info::{DeviceInfo, DriverState};
@@ -20,7 +21,7 @@ pub struct Device {
     pub(super) stream: Stream,
     pub(super) module: Module,
     pub(super) launches: RefCell<Launches>,
-    _context: Context,
+    context: Context,
     info: DeviceInfo,
     ptx: &'static Ptx,
     choice: Choice,
@@ -66,7 +67,7 @@ impl Device {
         let module = Module::load(ptx, &info)?;
         let stream = Stream::new(StreamFlags::NON_BLOCKING, None).map_err(|e| cannot("create a stream", e.into()))?;
         let launches = RefCell::default();
-        Ok(Self { stream, module, launches, _context: context, info, ptx, choice })
+        Ok(Self { stream, module, launches, context, info, ptx, choice })
     }
 
     /// What the GPU is.
@@ -85,6 +86,43 @@ impl Device {
     /// There is no kernel of this name.
     pub fn usage(&self, kernel: &str) -> Result<Usage> {
         self.module.usage(kernel)
+    }
+
+    /// Makes this GPU the calling thread's own.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn enter(&self) -> Result<()> {
+        CurrentContext::set_current(&self.context)
+            .map_err(|status| error(format!("cannot use {}: {}", self.info.name, Status::from(status))))
+    }
+
+    /// Whether all work is done; does not wait.
+    ///
+    /// # Errors
+    /// A kernel failed; it is named, or those are among which it is.
+    pub fn is_idle(&self) -> Result<bool> {
+        // SAFETY: the stream is alive.
+        match Status::check(unsafe { sys::cuStreamQuery(self.stream.as_inner()) }) {
+            Ok(()) => Ok(true),
+            Err(Status::NOT_READY) => Ok(false),
+            Err(status) => {
+                let names = self.launches.borrow_mut().take_pending();
+                Err(error(launch::failure(&names, status)))
+            }
+        }
+    }
+
+    /// Free and total memory, bytes.
+    ///
+    /// # Errors
+    /// The driver does not say.
+    pub fn memory(&self) -> Result<(usize, usize)> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: two places for sizes.
+        Status::check(unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) })
+            .map_err(|status| error(format!("cannot ask {} for its memory: {status}", self.info.name)))?;
+        Ok((free, total))
     }
 
     /// Waits until all work is done.

@@ -120,6 +120,8 @@ pub struct Status(pub u32);
 impl Status {
     /// Too little device memory.
     pub const OUT_OF_MEMORY: Self = Self(2);
+    /// Work is still under way.
+    pub const NOT_READY: Self = Self(600);
     /// None of the code is for this GPU.
     pub const NO_BINARY: Self = Self(209);
     /// The PTX does not compile.

@@ -2,6 +2,7 @@
 //! and bench. The kernels themselves live in `coppice-gpu`.
 #![allow(unsafe_code)]
 
+mod backend;
 pub mod bench;
 mod buffer;
 pub mod check;
@@ -11,15 +12,20 @@ mod graph;
 mod info;
 mod launch;
 mod module;
+mod place;
 pub mod ptx;
+mod ring;
 mod symbols;
 
+pub use backend::Cuda;
 pub use buffer::DeviceBuffer;
 pub use device::Device;
 pub use driver::{LIBRARY, Status};
 pub use graph::Graph;
 pub use info::{DeviceInfo, DriverState, counters_permitted};
 pub use module::Usage;
+pub use place::{Memory, Place};
+pub use ring::Ring;
 
 use crate::error::Error;
 

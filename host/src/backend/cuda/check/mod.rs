@@ -8,7 +8,6 @@ mod ceiling;
 mod heads;
 mod linear;
 mod moe;
-mod place;
 mod probe;
 mod rows;
 mod sample;
@@ -18,8 +17,8 @@ use coppice_gpu::testing::{Failures, Random};
 use serde::Serialize;
 
 use super::device::Device;
+use super::place::Place;
 use crate::error::Result;
-use place::Place;
 
 /// How far device and simulator may differ in approximations, relative and absolute: lg2 is within 2^-22 near 1.
 const APPROXIMATE: (f32, f32) = (1e-5, 5e-7);

@@ -1,0 +1,225 @@
+//! Everything that handles name on one place, and how it gets there. What operations do with it is told in `ops`.
+
+use coppice_model::bind::{MoeWeights, SwigluWeights};
+use coppice_model::config::MoeConfig;
+use coppice_model::weight::Weight;
+use cuda_std::Bf16;
+
+use super::super::{Memory, Place, error};
+use super::attention::{Mla, Rope};
+use super::feed_forward::{Mlp, Moe, Routes};
+use super::rounds::Rounds;
+use super::scratch::{Needs, Scratch};
+use super::sequence::Sequence;
+use super::tensors::{Activations, Form, Known, RowSet};
+use super::weights::{Matrix, round};
+use crate::backend::arena::Arena;
+use crate::backend::{CacheLayer, MemoryUse, MlaSpec, RopeTable, RowValues, SequenceSpec, Tensor};
+use crate::error::Result;
+
+/// Most splits of the context.
+const MOST_SPLITS: u32 = 32;
+
+/// Experts a row goes to where no layer has said.
+const FEW_EXPERTS: usize = 8;
+
+/// A place with all that was put there.
+#[derive(Debug)]
+pub(super) struct Machine {
+    pub place: Place<'static>,
+    pub matrices: Arena<Matrix>,
+    pub vectors: Arena<Memory<'static, Bf16>>,
+    pub mlps: Arena<Mlp>,
+    pub moes: Arena<Moe>,
+    pub ropes: Arena<Rope>,
+    pub mlas: Arena<Mla>,
+    pub tensors: Arena<Activations>,
+    pub rows: Arena<RowSet>,
+    pub routes: Arena<Routes>,
+    pub sequences: Arena<Sequence>,
+    pub known: Known,
+    pub rounds: Rounds,
+    needs: Needs,
+    most_rows: usize,
+    scratch: Option<Scratch>,
+    weight_bytes: usize,
+}
+
+/// Set-up.
+impl Machine {
+    pub fn new(place: Place<'static>) -> Self {
+        Self {
+            place,
+            matrices: Arena::new("matrix"),
+            vectors: Arena::new("vector"),
+            mlps: Arena::new("mlp"),
+            moes: Arena::new("moe"),
+            ropes: Arena::new("rope"),
+            mlas: Arena::new("mla"),
+            tensors: Arena::new("tensor"),
+            rows: Arena::new("row set"),
+            routes: Arena::new("routes"),
+            sequences: Arena::new("sequence"),
+            known: Known::default(),
+            rounds: Rounds::default(),
+            needs: Needs::default(),
+            most_rows: 0,
+            scratch: None,
+            weight_bytes: 0,
+        }
+    }
+
+    pub fn matrix(&mut self, weight: &Weight) -> Result<usize> {
+        let matrix = Matrix::new(self.place, weight)?;
+        self.weight_bytes += matrix.packed.bytes();
+        Ok(self.matrices.push(matrix))
+    }
+
+    pub fn vector(&mut self, values: &[f32]) -> Result<usize> {
+        let vector = self.place.input("vector", &round(values))?;
+        self.weight_bytes += vector.bytes();
+        Ok(self.vectors.push(vector))
+    }
+
+    pub fn mlp(&mut self, weights: &SwigluWeights) -> Result<usize> {
+        let mlp = Mlp::new(self.place, weights)?;
+        self.weight_bytes += mlp.bytes();
+        self.needs = self.needs.max(mlp.needs());
+        Ok(self.mlps.push(mlp))
+    }
+
+    pub fn moe(&mut self, config: &MoeConfig, weights: &MoeWeights) -> Result<usize> {
+        let moe = Moe::new(self.place, config, weights)?;
+        self.weight_bytes += moe.bytes();
+        self.needs = self.needs.max(moe.needs());
+        Ok(self.moes.push(moe))
+    }
+
+    pub fn rope(&mut self, table: &RopeTable) -> Result<usize> {
+        Ok(self.ropes.push(Rope::new(self.place, table)?))
+    }
+
+    pub fn mla(&mut self, spec: MlaSpec, kv_b: &Weight, kv_a_norm: &[f32]) -> Result<usize> {
+        let rope = self.ropes.get(spec.table.0).map_err(error)?;
+        let mla = Mla::new(self.place, spec, &rope.table, kv_b, kv_a_norm)?;
+        self.weight_bytes += mla.bytes();
+        self.needs = self.needs.max(mla.needs());
+        Ok(self.mlas.push(mla))
+    }
+
+    pub fn tensor(&mut self, rows: usize, width: usize) -> Result<usize> {
+        let tensor = Activations::new(self.place, rows, width)?;
+        self.known.forms.push(Form::Full);
+        Ok(self.tensors.push(tensor))
+    }
+
+    pub fn row_set(&mut self, capacity: usize) -> Result<usize> {
+        self.most_rows = self.most_rows.max(capacity);
+        self.known.rows.push(0);
+        Ok(self.rows.push(RowSet::new(self.place, capacity)?))
+    }
+
+    pub fn routes(&mut self, rows: usize) -> Result<usize> {
+        let chosen = if self.needs.chosen == 0 { FEW_EXPERTS } else { self.needs.chosen };
+        Ok(self.routes.push(Routes::new(self.place, rows, chosen)?))
+    }
+
+    pub fn sequence(&mut self, spec: &SequenceSpec) -> Result<usize> {
+        let mut stride = 0;
+        for mla in &spec.target {
+            let layer = self.mlas.get(mla.0).map_err(error)?;
+            if stride != 0 && stride != layer.cache_stride() {
+                return Err(error("the layers' latents differ in width".to_owned()));
+            }
+            stride = layer.cache_stride();
+            let table = layer.spec.table;
+            // Launches recorded so far hold the address of shorter rotations.
+            self.rounds.forget();
+            self.ropes.get_mut(table.0).map_err(error)?.grow(self.place, spec.context + spec.max_rows)?;
+        }
+        if !spec.draft.is_empty() {
+            return Err(no_drafter());
+        }
+        let sequence = Sequence::new(self.place, (spec.context, spec.max_rows), spec.target.clone(), stride)?;
+        self.most_rows = self.most_rows.max(spec.max_rows);
+        self.known.greedy.push(true);
+        Ok(self.sequences.push(sequence))
+    }
+
+    /// The memory that operations leave behind, large enough for any row set.
+    pub fn scratch(&mut self) -> Result<&Scratch> {
+        let size = (self.most_rows, self.needs);
+        if self.scratch.as_ref().is_none_or(|scratch| scratch.size != size) {
+            self.rounds.forget();
+            self.scratch = None;
+            self.scratch = Some(Scratch::new(self.place, self.most_rows, self.needs, self.splits())?);
+        }
+        self.scratch.as_ref().ok_or_else(|| error("there is no scratch memory".to_owned()))
+    }
+
+    /// As [`scratch`](Self::scratch), which has made it.
+    pub fn scratch_now(&self) -> Result<&Scratch> {
+        self.scratch.as_ref().ok_or_else(|| error("there is no scratch memory".to_owned()))
+    }
+
+    /// Splits of the context with which plain decode fills the place.
+    fn splits(&self) -> u32 {
+        match self.place {
+            Place::Device(device) => {
+                let tiles = self.needs.heads.div_ceil(16).max(1) as u32;
+                device.info().multiprocessors.div_ceil(tiles).clamp(1, MOST_SPLITS)
+            }
+            Place::Simulator(_) | Place::Tally => 2,
+        }
+    }
+
+    /// Bytes by purpose; what operations leave behind is counted when it is there.
+    pub fn memory(&self) -> MemoryUse {
+        let tensors: usize = self.tensors.iter().map(Activations::bytes).sum();
+        let rows: usize = self.rows.iter().map(|rows| rows.words.bytes()).sum();
+        let routes: usize = self.routes.iter().map(Routes::bytes).sum();
+        let turns: usize = self.ropes.iter().map(|rope| rope.turns.bytes()).sum();
+        let scratch = self.scratch.as_ref().map_or(0, Scratch::bytes);
+        MemoryUse {
+            weights: self.weight_bytes,
+            cache: self.sequences.iter().map(Sequence::cache_bytes).sum(),
+            buffers: tensors
+                + rows
+                + routes
+                + turns
+                + scratch
+                + self.sequences.iter().map(Sequence::buffer_bytes).sum::<usize>(),
+        }
+    }
+}
+
+/// Reading back.
+impl Machine {
+    pub fn read_tensor(&self, tensor: Tensor, rows: usize) -> Result<Vec<f32>> {
+        let form = self.known.forms.get(tensor.0).copied().unwrap_or(Form::Full);
+        self.tensors.get(tensor.0).map_err(error)?.read(form, rows)
+    }
+
+    pub fn read_rows(&self, rows: crate::backend::Rows) -> Result<RowValues> {
+        let launched = self.known.rows.get(rows.0).copied().unwrap_or(0);
+        self.rows.get(rows.0).map_err(error)?.read(launched)
+    }
+
+    pub fn read_cache(&self, sequence: crate::backend::Sequence, layer: CacheLayer) -> Result<Vec<f32>> {
+        let sequence = self.sequences.get(sequence.0).map_err(error)?;
+        let CacheLayer::Target(layer) = layer else { return Err(no_drafter()) };
+        let Some(mla) = sequence.target.get(layer) else {
+            return Err(error(format!("the sequence has {} target layers", sequence.target.len())));
+        };
+        let spec = self.mlas.get(mla.0).map_err(error)?.spec;
+        let (len, first) = (sequence.len()?, layer * sequence.slots);
+        let values = sequence.cache.to_vec()?;
+        let rows = values.chunks(sequence.stride.max(1)).skip(first).take(len);
+        Ok(rows.flat_map(|row| row[..spec.kv_lora + spec.rope].iter().map(|value| value.to_f32())).collect())
+    }
+}
+
+/// What is not there yet.
+pub(super) fn no_drafter() -> crate::Error {
+    error("the drafter does not run on GPUs yet: choose --spec none, or --device cpu".to_owned())
+}

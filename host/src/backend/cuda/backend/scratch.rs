@@ -1,0 +1,112 @@
+//! Memory that operations use and leave behind: as large as the widest of them needs for the most rows.
+
+use coppice_gpu::moe::router;
+use cuda_std::Bf16;
+
+use super::super::{Memory, Place};
+use crate::error::Result;
+
+/// What a row needs, the most of all layers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Needs {
+    /// Width of gate and up together, of a dense MLP or the shared expert.
+    pub gate_up: usize,
+    /// Router: parts x experts.
+    pub scores: usize,
+    /// Experts of a layer.
+    pub experts: usize,
+    /// Experts a row.
+    pub chosen: usize,
+    /// Experts a row x their width.
+    pub inner: usize,
+    /// Experts a row x hidden.
+    pub outer: usize,
+    /// Hidden width of a layer with a shared expert.
+    pub shared: usize,
+    /// Heads x (latent + rope).
+    pub query: usize,
+    /// Heads x latent.
+    pub attended: usize,
+    /// Heads.
+    pub heads: usize,
+}
+
+impl Needs {
+    /// The larger of both, need by need.
+    pub fn max(self, other: Self) -> Self {
+        Self {
+            gate_up: self.gate_up.max(other.gate_up),
+            scores: self.scores.max(other.scores),
+            experts: self.experts.max(other.experts),
+            chosen: self.chosen.max(other.chosen),
+            inner: self.inner.max(other.inner),
+            outer: self.outer.max(other.outer),
+            shared: self.shared.max(other.shared),
+            query: self.query.max(other.query),
+            attended: self.attended.max(other.attended),
+            heads: self.heads.max(other.heads),
+        }
+    }
+
+    /// Of a router over `experts` experts.
+    pub fn router(hidden: usize, experts: usize) -> Self {
+        Self { scores: router::parts(hidden as u32) as usize * experts, experts, ..Self::default() }
+    }
+}
+
+/// The memory.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    /// Rows it is for, and what a row needs.
+    pub size: (usize, Needs),
+    /// Splits of the context that attention may use.
+    pub splits: u32,
+    pub gate_up: Memory<'static, Bf16>,
+    pub activated: Memory<'static, Bf16>,
+    pub scores: Memory<'static, f32>,
+    pub active: Memory<'static, [u32; 4]>,
+    pub active_count: Memory<'static, u32>,
+    pub choices: Memory<'static, u32>,
+    pub inner: Memory<'static, Bf16>,
+    pub outer: Memory<'static, f32>,
+    pub shared: Memory<'static, f32>,
+    pub query: Memory<'static, Bf16>,
+    pub attended: Memory<'static, Bf16>,
+    pub partial: Memory<'static, f32>,
+    pub log_sums: Memory<'static, f32>,
+    pub arrivals: Memory<'static, u32>,
+}
+
+impl Scratch {
+    pub fn new(place: Place<'static>, rows: usize, needs: Needs, splits: u32) -> Result<Self> {
+        let parts = splits as usize * rows;
+        Ok(Self {
+            size: (rows, needs),
+            splits,
+            gate_up: place.output("gate and up", rows * needs.gate_up)?,
+            activated: place.output("activated", rows * needs.gate_up / 2)?,
+            scores: place.output("router scores", rows * needs.scores)?,
+            active: place.output("active experts", needs.experts)?,
+            active_count: place.output("count of active experts", 1)?,
+            choices: place.output("choices by expert", rows * needs.chosen)?,
+            inner: place.output("experts' inner", rows * needs.inner)?,
+            outer: place.output("experts' outputs", rows * needs.outer)?,
+            shared: place.output("shared expert's output", rows * needs.shared)?,
+            query: place.output("latent queries", rows * needs.query)?,
+            attended: place.output("attended latents", rows * needs.attended)?,
+            partial: place.output("partial attention", parts * needs.attended)?,
+            log_sums: place.output("sums of partial attention", parts * needs.heads)?,
+            arrivals: place.zeroed("arrivals", (rows * needs.heads).div_ceil(16))?,
+        })
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        let bf16 = [&self.gate_up, &self.activated, &self.inner, &self.query, &self.attended];
+        let f32 = [&self.scores, &self.outer, &self.shared, &self.partial, &self.log_sums];
+        bf16.iter().map(|memory| memory.bytes()).sum::<usize>()
+            + f32.iter().map(|memory| memory.bytes()).sum::<usize>()
+            + [&self.active_count, &self.choices, &self.arrivals].iter().map(|memory| memory.bytes()).sum::<usize>()
+            + self.active.bytes()
+    }
+}
