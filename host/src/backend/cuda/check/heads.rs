@@ -31,7 +31,7 @@ fn packed(weight: &[Bf16], heads: usize, inputs: usize) -> Vec<Bf16> {
 }
 
 /// Whether a bf16 result is that of a product.
-fn is_product(found: Bf16, x: &[Bf16], weight: &[Bf16]) -> Result<(), String> {
+fn is_product(found: Bf16, x: &[Bf16], weight: &[Bf16]) -> std::result::Result<(), String> {
     let (exact, size) = linear_reference(x, weight);
     let close = (f64::from(found.to_f32()) - exact).abs() <= size * 2f64.powi(-20) + exact.abs() * 1.01 / 256.0;
     if close { Ok(()) } else { Err(format!("{found:?}, expected {exact}")) }
