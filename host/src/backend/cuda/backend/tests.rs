@@ -1,13 +1,16 @@
 //! The backend under the simulator against the CPU backend, on small published layouts.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use coppice_model::{Source, TargetModel};
 
 use super::Cuda;
-use crate::backend::Backend;
-use crate::backend::cpu::Cpu;
-use crate::engine;
+use crate::backend::cpu::{Cpu, CpuOptions, MlaForm};
+use crate::backend::{Backend, CacheLayer, Proposal};
+use crate::draft::DflashOptions;
+use crate::engine::{self, Finish, Generation, Request, Session, SessionOptions, Speculation};
+use crate::sampling::{self, Sampling};
 
 /// Largest relative error of logits and hidden states: activations and weights are bf16.
 const TOLERANCE: f64 = 2e-2;
@@ -40,7 +43,6 @@ fn check_logits(name: &str, tokens: usize, chunk: usize) {
         assert!(error < TOLERANCE, "{name}: layer {layer} is {error} off");
     }
     let error = relative(&found.logits, &expected.logits);
-    eprintln!("{name} {error}");
     assert!(found.logits.len() == expected.logits.len() && error < TOLERANCE, "{name}: logits are {error} off");
 }
 
@@ -62,4 +64,98 @@ fn logits_of_fp8_weights_are_the_cpus() {
 #[test]
 fn logits_of_f32_weights_and_groups_of_experts_are_the_cpus() {
     check_logits("v3-f32-groups-yarn-sharded", 6, 5);
+}
+
+const OPTIONS: SessionOptions = SessionOptions {
+    context: 40,
+    prefill_chunk: 4,
+    max_budget: 6,
+    dflash: DflashOptions { yarn_amplitude: None },
+};
+
+fn session(backend: impl Backend + 'static, model: &TargetModel) -> Session {
+    Session::new(Box::new(backend), model, None, OPTIONS, |_, _| {}).unwrap()
+}
+
+fn request(model: &TargetModel, new: usize) -> Request {
+    Request {
+        prompt: ids(model, 6),
+        max_new_tokens: new,
+        sampling: Sampling::GREEDY,
+        speculation: Speculation::None,
+        eos_ids: Vec::new(),
+    }
+}
+
+/// Fails unless the tokens are the CPU's, up to a first difference where the CPU's two best logits nearly tie.
+fn check_tokens(model: &TargetModel, request: &Request, found: &Generation, expected: &Generation) {
+    let differs = found.tokens.iter().zip(&expected.tokens).position(|(found, expected)| found != expected);
+    let Some(at) = differs else {
+        assert_eq!(found.tokens.len(), expected.tokens.len());
+        return;
+    };
+    let prefix = [&request.prompt[..], &expected.tokens[..at]].concat();
+    let logits = engine::logits(&mut Cpu::new(1), model, &prefix, &[], 8).unwrap().logits;
+    let last = &logits[logits.len() - model.config.vocab_size..];
+    let spread = last.iter().map(|x| x.abs()).fold(0.0, f32::max);
+    let gap = sampling::top2_gap(last);
+    assert!(gap < TOLERANCE as f32 * spread, "token {at} differs, the CPU's best logits are {gap} of {spread} apart");
+}
+
+#[test]
+fn plain_decode_gives_the_cpus_tokens_and_caches() {
+    let model = fixture("kimi-k25-int4-g32");
+    let request = request(&model, 10);
+    let absorbed = CpuOptions { threads: 1, mla_form: Some(MlaForm::Absorbed), isa: None };
+    let (mut simulated, mut cpu) =
+        (session(Cuda::simulated(2), &model), session(Cpu::with_options(absorbed), &model));
+    let (found, expected) =
+        (simulated.generate(&request, &mut ()).unwrap(), cpu.generate(&request, &mut ()).unwrap());
+    check_tokens(&model, &request, &found, &expected);
+    assert_eq!((found.finish, found.tokens.len(), found.rounds.len()), (Finish::Length, 10, 9));
+    for layer in 0..model.config.num_hidden_layers {
+        let [found, expected] =
+            [&mut simulated, &mut cpu].map(|session| session.read_cache(CacheLayer::Target(layer)).unwrap());
+        assert_eq!(found.len(), expected.len());
+        let error = relative(&found, &expected);
+        assert!(error < TOLERANCE, "layer {layer}'s cache is {error} off");
+    }
+}
+
+#[test]
+fn requests_follow_each_other_and_stop_tokens_end_them() {
+    let model = fixture("v3-bf16-no-q-lora");
+    let mut session = session(Cuda::simulated(3), &model);
+    let whole = session.generate(&request(&model, 6), &mut ()).unwrap();
+    let stop = whole.tokens[3];
+    let stopping = Request { eos_ids: vec![stop], ..request(&model, 6) };
+    let stopped = session.generate(&stopping, &mut ()).unwrap();
+    let first = whole.tokens.iter().position(|token| *token == stop).unwrap();
+    assert_eq!((stopped.finish, &stopped.tokens[..]), (Finish::Eos, &whole.tokens[..first]));
+    assert_eq!(session.generate(&request(&model, 6), &mut ()).unwrap().tokens, whole.tokens);
+}
+
+#[test]
+fn verified_trees_give_the_tokens_of_plain_decode() {
+    let model = fixture("v3-bf16-no-q-lora");
+    let request = request(&model, 12);
+    let mut session = session(Cuda::simulated(4), &model);
+    let plain = session.generate(&request, &mut ()).unwrap();
+    // Row 1 and its child are wrong, row 3 is a wrong sibling, rows 4 to 6 go on rightly as far as they are known.
+    let propose = |generated: &[u32]| {
+        let next = |i: usize| plain.tokens.get(generated.len() + i).copied().unwrap_or(0);
+        let tokens = [next(0) ^ 1, next(1), next(0) ^ 2, next(0), next(1), next(2)];
+        Proposal::Given { tokens: Arc::from(tokens), parents: Arc::from([0, 1, 0, 0, 4, 5]) }
+    };
+    let drafted = session.generate_with_trees(&request, &mut (), propose).unwrap();
+    check_tokens(&model, &request, &drafted, &plain);
+    assert!(drafted.rounds.len() < plain.rounds.len(), "{} rounds", drafted.rounds.len());
+}
+
+#[test]
+fn the_tally_counts_what_the_backend_holds() {
+    for name in ["kimi-k25-int4-g32", "v3-bf16-no-q-lora", "v3-f32-groups-yarn-sharded", "v3-fp8-block128"] {
+        let model = fixture(name);
+        assert_eq!(session(Cuda::tally(), &model).memory(), session(Cuda::simulated(0), &model).memory(), "{name}");
+    }
 }
