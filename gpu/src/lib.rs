@@ -21,6 +21,7 @@ pub mod moe;
 pub mod norm;
 pub mod probe;
 pub mod rope;
+pub mod round;
 pub mod sample;
 pub mod swiglu;
 pub mod top_k;

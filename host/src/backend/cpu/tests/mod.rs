@@ -1,6 +1,7 @@
 //! Tests of the CPU backend through its operations. The rig stands in for a model: keys, queries and logits are rows of
 //! tables, looked up by token.
 
+mod device_rules;
 mod draft;
 mod errors;
 mod latent;

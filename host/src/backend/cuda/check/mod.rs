@@ -9,6 +9,7 @@ mod heads;
 mod linear;
 mod moe;
 mod probe;
+mod round;
 mod rows;
 mod sample;
 mod tree;
@@ -102,6 +103,11 @@ pub const CHECKS: &[Check] = &[
     Check { kernels: &["tree_layout"], run: tree::layout },
     Check { kernels: &["walk"], run: tree::walk },
     Check { kernels: &["compact_rows"], run: tree::compact },
+    Check { kernels: &["prompt_rows"], run: round::prompt },
+    Check { kernels: &["block_rows"], run: round::block },
+    Check { kernels: &["given_rows"], run: round::given },
+    Check { kernels: &["last_row"], run: round::last_row },
+    Check { kernels: &["commit_round"], run: round::commit },
     Check { kernels: &["ceiling_copy"], run: ceiling::copy },
     Check { kernels: &["ceiling_read"], run: ceiling::read },
     Check { kernels: &["ceiling_mma"], run: ceiling::mma },
