@@ -85,10 +85,7 @@ unsafe fn absorb<const TILES: usize>(
     cos_sin: Global<[f32; 2]>,
     positions: Global<u32>,
     query: GlobalMut<Bf16>,
-    rows: u32,
-    nope: u32,
-    rope: u32,
-    latent: u32,
+    [rows, nope, rope, latent]: [u32; 4],
 ) {
     // SAFETY: one output tile a warp, skipped past the end; rows past the end are neither read nor written.
     unsafe {
@@ -248,7 +245,7 @@ macro_rules! instances {
                 latent: u32,
             ) {
                 // SAFETY: the contract is the same.
-                unsafe { absorb::<$tiles>(q, weight, cos_sin, positions, query, rows, nope, rope, latent) }
+                unsafe { absorb::<$tiles>(q, weight, cos_sin, positions, query, [rows, nope, rope, latent]) }
             }
 
             #[doc = concat!("Values of up to ", $rows, " rows.")]

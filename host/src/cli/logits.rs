@@ -32,7 +32,9 @@ pub fn run(args: &LogitsArgs) -> Result<Outcome> {
         )));
     }
     let target = model::target(&args.target)?;
-    let mut backend = model::backend(args.device)?;
+    let mut backend = model::backend(args.device, |mut tally| {
+        engine::logits_memory(tally.as_mut(), &target, tokens, &args.hidden, model::PREFILL_CHUNK)
+    })?;
     let result = engine::logits(backend.as_mut(), &target, &ids, &args.hidden, model::PREFILL_CHUNK)
         .map_err(|error| error.of_model(&target.path))?;
     let file = serialize(args, tokens, &result)?;

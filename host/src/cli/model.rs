@@ -8,9 +8,10 @@ use coppice_model::{Source, TargetModel};
 use super::args::Device;
 use super::messages;
 use super::validate::DeviceArgs;
-use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
+use crate::backend::cuda::{self, Cuda};
 use crate::backend::deferred::Deferred;
+use crate::backend::{Backend, MemoryUse};
 use crate::error::Result;
 
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
@@ -18,6 +19,9 @@ const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 /// Rounds that the deferred backend is asked to have under way: more than one, so that a step which needs a value of the
 /// round before cannot work.
 const DEFERRED_DEPTH: usize = 2;
+
+/// Schedule of the simulator.
+const SIMULATOR_SEED: u64 = 0;
 
 /// Prompt tokens a forward pass takes: enough that reading the weights is no longer what it waits for, few enough that
 /// Ctrl-C is heard in time.
@@ -59,14 +63,21 @@ pub fn chat_template(source: &Source) -> Result<Option<ChatTemplate>> {
     Ok(ChatTemplate::from_files(template, config)?)
 }
 
-/// The backend asked for.
+/// The backend asked for. `size` puts the model on a backend that only counts, and says what it counted: a GPU that has
+/// not that much is refused before anything is loaded.
 ///
 /// # Errors
-/// The device cannot be used.
-pub fn backend(args: DeviceArgs) -> Result<Box<dyn Backend>> {
-    let cpu = Cpu::new(args.threads);
+/// The device cannot be used, or has too little memory.
+pub fn backend(args: DeviceArgs, size: impl FnOnce(Box<dyn Backend>) -> Result<MemoryUse>) -> Result<Box<dyn Backend>> {
+    let cpu = || Cpu::new(args.threads);
     Ok(match args.device {
-        Device::Auto | Device::Cpu => Box::new(cpu),
-        Device::Deferred => Box::new(Deferred::new(cpu, DEFERRED_DEPTH)),
+        Device::Auto | Device::Cpu => Box::new(cpu()),
+        Device::Deferred => Box::new(Deferred::new(cpu(), DEFERRED_DEPTH)),
+        Device::Simulator => Box::new(Cuda::simulated(SIMULATOR_SEED)),
+        Device::Cuda(index) => {
+            let cuda = Cuda::new(cuda::Device::open(index)?);
+            cuda.preflight(&size(Box::new(cuda.tally()))?)?;
+            Box::new(cuda)
+        }
     })
 }

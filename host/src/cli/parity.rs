@@ -25,7 +25,9 @@ pub fn check(
         return Ok(());
     };
     let prefix = [&request.prompt[..], &plain.tokens[..at]].concat();
-    let mut backend = model::backend(device)?;
+    let mut backend = model::backend(device, |mut tally| {
+        engine::logits_memory(tally.as_mut(), target, prefix.len(), &[], model::PREFILL_CHUNK)
+    })?;
     let output = engine::logits(backend.as_mut(), target, &prefix, &[], model::PREFILL_CHUNK)?;
     let last = output.logits.len() - target.config.vocab_size;
     let gap = sampling::top2_gap(&output.logits[last..]);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use coppice_model::TargetModel;
 
-use crate::backend::{Accept, Backend, Op, RequestSpec, SequenceSpec, Tap};
+use crate::backend::{Accept, Backend, MemoryUse, Op, RequestSpec, Rows, Sequence, SequenceSpec, Tap, Tensor};
 use crate::error::{Error, NOT_A_NUMBER, Result};
 use crate::layers::{Emit, Forward, Target};
 use crate::sampling::Sampling;
@@ -43,20 +43,8 @@ pub fn logits(
         return Err(Error::Request(format!("--hidden {layer}: the model has layers 0 to {}", layers - 1)));
     }
 
-    let max_rows = chunk.clamp(1, ids.len());
-    let target = Target::load(backend, config, &model.weights, max_rows, |_| {})?;
-    let sequence = backend.sequence(&SequenceSpec {
-        context: ids.len(),
-        max_rows,
-        target: target.attention(),
-        draft: Vec::new(),
-    })?;
-    let (rows, accepted) = (backend.rows(max_rows)?, backend.rows(max_rows)?);
-    let chunk_logits = backend.tensor(max_rows, vocab)?;
-    let taps = hidden
-        .iter()
-        .map(|layer| Ok((*layer, Tap { out: backend.tensor(max_rows, width)?, column: 0 })))
-        .collect::<Result<Vec<_>>>()?;
+    let loaded = Loaded::new(backend, model, ids.len(), hidden, chunk)?;
+    let Loaded { target, sequence, max_rows, rows, accepted, logits: chunk_logits, taps } = loaded;
 
     backend.submit(Op::Begin {
         sequence,
@@ -81,6 +69,60 @@ pub fn logits(
         output.logits.extend(chunk);
     }
     Ok(output)
+}
+
+/// What [`logits`] of `tokens` tokens takes on a backend, which computes nothing.
+///
+/// # Errors
+/// A device failure.
+pub fn logits_memory(
+    backend: &mut dyn Backend,
+    model: &TargetModel,
+    tokens: usize,
+    hidden: &[usize],
+    chunk: usize,
+) -> Result<MemoryUse> {
+    Loaded::new(backend, model, tokens, hidden, chunk)?;
+    Ok(backend.memory())
+}
+
+/// The target with room for some tokens.
+struct Loaded {
+    target: Target,
+    sequence: Sequence,
+    max_rows: usize,
+    rows: Rows,
+    accepted: Rows,
+    /// Of a chunk.
+    logits: Tensor,
+    taps: Vec<(usize, Tap)>,
+}
+
+impl Loaded {
+    fn new(
+        backend: &mut dyn Backend,
+        model: &TargetModel,
+        tokens: usize,
+        hidden: &[usize],
+        chunk: usize,
+    ) -> Result<Self> {
+        let config = &model.config;
+        let max_rows = chunk.clamp(1, tokens.max(1));
+        let target = Target::load(backend, config, &model.weights, max_rows, |_| {})?;
+        let sequence = backend.sequence(&SequenceSpec {
+            context: tokens,
+            max_rows,
+            target: target.attention(),
+            draft: Vec::new(),
+        })?;
+        let (rows, accepted) = (backend.rows(max_rows)?, backend.rows(max_rows)?);
+        let logits = backend.tensor(max_rows, config.vocab_size)?;
+        let taps = hidden
+            .iter()
+            .map(|layer| Ok((*layer, Tap { out: backend.tensor(max_rows, config.hidden_size)?, column: 0 })))
+            .collect::<Result<Vec<_>>>()?;
+        Ok(Self { target, sequence, max_rows, rows, accepted, logits, taps })
+    }
 }
 
 /// Fails unless all `values` `[tokens, width]`, those of tokens from `first` on, are finite.

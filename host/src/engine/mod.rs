@@ -12,7 +12,7 @@ mod text;
 mod trace;
 mod worth;
 
-pub use logits::{LogitsOutput, logits};
+pub use logits::{LogitsOutput, logits, logits_memory};
 pub use pilot::MOST_NODES;
 pub use request::{Drafts, Finish, Generation, Observer, Request, RoundRecord, Speculation, Verdict};
 pub use session::{Session, SessionOptions};

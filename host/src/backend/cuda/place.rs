@@ -10,6 +10,9 @@ use crate::error::Result;
 /// Most blocks that the simulator runs at a time.
 const RESIDENT: u64 = 16;
 
+/// Multiprocessors of the simulator: two, so that work is split.
+pub const SIMULATED: u32 = 2;
+
 /// A device, the simulator with the seed of its schedule, or a count of bytes.
 #[derive(Debug, Clone, Copy)]
 pub enum Place<'d> {
@@ -17,8 +20,8 @@ pub enum Place<'d> {
     Device(&'d Device),
     /// The simulator.
     Simulator(u64),
-    /// Nowhere: memory is counted, kernels do not run.
-    Tally,
+    /// Nowhere: memory is counted, kernels do not run. So many multiprocessors are assumed.
+    Tally(u32),
 }
 
 /// Memory of a place.
@@ -41,7 +44,7 @@ impl<'d> Place<'d> {
         Ok(match self {
             Self::Device(device) => Memory::Device(DeviceBuffer::new(device, data)?),
             Self::Simulator(_) => Memory::Simulated(simulate::Buffer::input(name, data)),
-            Self::Tally => Memory::Counted(data.len()),
+            Self::Tally(_) => Memory::Counted(data.len()),
         })
     }
 
@@ -56,7 +59,7 @@ impl<'d> Place<'d> {
         data: impl FnOnce() -> Vec<T>,
     ) -> Result<Memory<'d, T>> {
         match self {
-            Self::Tally => Ok(Memory::Counted(len)),
+            Self::Tally(_) => Ok(Memory::Counted(len)),
             _ => {
                 let data = data();
                 debug_assert_eq!(data.len(), len, "{name}");
@@ -73,7 +76,7 @@ impl<'d> Place<'d> {
         Ok(match self {
             Self::Device(device) => Memory::Device(DeviceBuffer::new(device, data)?),
             Self::Simulator(_) => Memory::Simulated(simulate::Buffer::new(name, data)),
-            Self::Tally => Memory::Counted(data.len()),
+            Self::Tally(_) => Memory::Counted(data.len()),
         })
     }
 
@@ -85,7 +88,7 @@ impl<'d> Place<'d> {
         Ok(match self {
             Self::Device(device) => Memory::Device(DeviceBuffer::poisoned(device, len)?),
             Self::Simulator(_) => Memory::Simulated(simulate::Buffer::poisoned(name, len)),
-            Self::Tally => Memory::Counted(len),
+            Self::Tally(_) => Memory::Counted(len),
         })
     }
 
@@ -97,7 +100,7 @@ impl<'d> Place<'d> {
         Ok(match self {
             Self::Device(device) => Memory::Device(DeviceBuffer::filled(device, len, 0)?),
             Self::Simulator(_) => Memory::Simulated(simulate::Buffer::zeroed(name, len)),
-            Self::Tally => Memory::Counted(len),
+            Self::Tally(_) => Memory::Counted(len),
         })
     }
 
@@ -142,7 +145,16 @@ impl<'d> Place<'d> {
                 .launch(kernel, shape, arguments)
                 .map(|_| ())
                 .map_err(|fault| error(format!("simulated kernel {}: {fault}", kernel.name))),
-            Self::Tally => Err(error(format!("kernel {} was to run where memory is only counted", kernel.name))),
+            Self::Tally(_) => Err(error(format!("kernel {} was to run where memory is only counted", kernel.name))),
+        }
+    }
+
+    /// Multiprocessors that there are to fill.
+    pub fn multiprocessors(self) -> u32 {
+        match self {
+            Self::Device(device) => device.info().multiprocessors,
+            Self::Simulator(_) => SIMULATED,
+            Self::Tally(assumed) => assumed,
         }
     }
 
@@ -153,7 +165,7 @@ impl<'d> Place<'d> {
     pub fn synchronize(self) -> Result<()> {
         match self {
             Self::Device(device) => device.synchronize(),
-            Self::Simulator(_) | Self::Tally => Ok(()),
+            Self::Simulator(_) | Self::Tally(_) => Ok(()),
         }
     }
 }

@@ -10,8 +10,8 @@ use cust::sys;
 
 use super::device::Device;
 use super::driver::Status;
-use super::place::{Memory, Place};
 use super::error;
+use super::place::{Memory, Place};
 use crate::error::Result;
 
 /// How long the host polls before it asks whether the device is still well.
@@ -42,7 +42,7 @@ impl<'d> Place<'d> {
     pub fn ring(self, len: usize) -> Result<Ring<'d>> {
         Ok(match self {
             Self::Device(device) => Ring::Pinned(Pinned::new(device, len)?),
-            Self::Simulator(_) | Self::Tally => Ring::Plain(self.zeroed("ring", len)?),
+            Self::Simulator(_) | Self::Tally(_) => Ring::Plain(self.zeroed("ring", len)?),
         })
     }
 }
@@ -148,9 +148,7 @@ impl Ring<'_> {
             Self::Pinned(pinned) => (first..first + len)
                 .map(|index| pinned.word(index).map(|word| word.load(Ordering::Relaxed)).ok_or_else(missing))
                 .collect(),
-            Self::Plain(memory) => {
-                memory.to_vec()?.get(first..first + len).map(<[u32]>::to_vec).ok_or_else(missing)
-            }
+            Self::Plain(memory) => memory.to_vec()?.get(first..first + len).map(<[u32]>::to_vec).ok_or_else(missing),
         }
     }
 }

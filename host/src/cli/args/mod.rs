@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use request::{ChatFlags, DraftingFlags, GenerateFlags, ModelFlags, PromptFlags, SamplingFlags, TreeFlags};
-pub use values::TreeBudget;
-use values::{count, gpu, runs, threads, whole};
+pub use values::{Device, TreeBudget};
+use values::{count, device, gpu, runs, threads, whole};
 
 /// Generate text with MLA + MoE language models (DeepSeek-V3, Kimi-K2) by DFlash drafting and DDTree verification.
 #[derive(Debug, Parser)]
@@ -55,15 +55,6 @@ names, `hidden.L` [tokens, hidden]: the residual stream after it. All f32.";
 // The values carry no help of their own: with it, `--help` would turn to the long layout, three screens of it.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Device {
-    Auto,
-    Cpu,
-    // The CPU behind a queue, as a GPU would be: a test of the step.
-    #[value(hide = true)]
-    Deferred,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Spec {
     Auto,
     None,
@@ -82,8 +73,8 @@ pub enum Switch {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Machine")]
 pub struct DeviceFlags {
-    /// Where the model runs
-    #[arg(long, value_name = "NAME", default_value = "auto")]
+    /// Where the model runs: auto, cpu, or cuda, cuda:N for a GPU
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = device)]
     pub device: Device,
     /// CPU threads [default: all cores]
     #[arg(long, value_name = "N", value_parser = threads)]

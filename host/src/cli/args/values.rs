@@ -69,12 +69,41 @@ pub fn positive(text: &str) -> Result<f64, String> {
     value.ok_or_else(|| "expected a finite number above 0".to_owned())
 }
 
+/// Where a model runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Device {
+    /// Where it runs best.
+    Auto,
+    /// On the CPU.
+    Cpu,
+    /// On the GPU of this number.
+    Cuda(u32),
+    /// On the CPU behind a queue, as a GPU would be: a test of the step.
+    Deferred,
+    /// On the GPU's kernels under the simulator: a test of them, slow.
+    Simulator,
+}
+
+/// The names that tests use are not offered.
+pub fn device(text: &str) -> Result<Device, String> {
+    match text {
+        "auto" => Ok(Device::Auto),
+        "cpu" => Ok(Device::Cpu),
+        "deferred" => Ok(Device::Deferred),
+        "simulator" => Ok(Device::Simulator),
+        _ => gpu_index(text).map(Device::Cuda).ok_or_else(|| "expected auto, cpu, cuda or cuda:N".to_owned()),
+    }
+}
+
 /// `cuda` or `cuda:N`.
 pub fn gpu(text: &str) -> Result<u32, String> {
-    let index = match text.strip_prefix("cuda") {
+    gpu_index(text).ok_or_else(|| "expected cuda or cuda:N".to_owned())
+}
+
+fn gpu_index(text: &str) -> Option<u32> {
+    match text.strip_prefix("cuda") {
         Some("") => Some(0),
         Some(rest) => rest.strip_prefix(':').and_then(|index| index.parse().ok()),
         None => None,
-    };
-    index.ok_or_else(|| "expected cuda or cuda:N".to_owned())
+    }
 }

@@ -61,12 +61,7 @@ impl std::fmt::Debug for Head {
 }
 
 static HEADS: [Head; 2] = [
-    Head {
-        latent: 512,
-        rope: 64,
-        kernel: attention::verify_attention_512_64::KERNEL,
-        shape: attention::shape_512_64,
-    },
+    Head { latent: 512, rope: 64, kernel: attention::verify_attention_512_64::KERNEL, shape: attention::shape_512_64 },
     Head { latent: 64, rope: 16, kernel: attention::verify_attention_64_16::KERNEL, shape: attention::shape_64_16 },
 ];
 

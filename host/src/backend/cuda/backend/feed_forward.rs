@@ -212,26 +212,18 @@ impl Moe {
         rows: usize,
     ) -> Result<()> {
         let Self { rule, experts, .. } = self;
-        let [n, k, count, hidden, inter] = [rows, rule.k, experts.count, experts.hidden, experts.inter].map(|n| n as u32);
+        let [n, k, count, hidden, inter] =
+            [rows, rule.k, experts.count, experts.hidden, experts.inter].map(|n| n as u32);
         let Scratch { active, active_count, choices, inner, outer, shared, .. } = scratch;
         let instance = self.instance(rows);
         let most = count.min(n * k);
         // SAFETY: the caller's contract; the scratch is as large as `needs` says.
         unsafe {
-            let arguments = (routes.ids.ptr(), active.ptr_mut(), active_count.ptr_mut(), choices.ptr_mut(), n, k, count);
+            let arguments =
+                (routes.ids.ptr(), active.ptr_mut(), active_count.ptr_mut(), choices.ptr_mut(), n, k, count);
             place.queue(&active::active_experts::KERNEL, active::shape(n, count), arguments, true)?;
             let lists = (active.ptr(), active_count.ptr(), choices.ptr());
-            let arguments = (
-                x,
-                experts.gate_up.ptr(),
-                lists.0,
-                lists.1,
-                lists.2,
-                inner.ptr_mut(),
-                hidden,
-                inter,
-                k,
-            );
+            let arguments = (x, experts.gate_up.ptr(), lists.0, lists.1, lists.2, inner.ptr_mut(), hidden, inter, k);
             place.queue(&instance.gate_up, instance.gate_up_shape(inter, most), arguments, true)?;
             let arguments =
                 (inner.ptr(), experts.down.ptr(), lists.0, lists.1, lists.2, outer.ptr_mut(), inter, hidden, 1);

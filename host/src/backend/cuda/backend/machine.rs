@@ -164,22 +164,20 @@ impl Machine {
 
     /// Splits of the context with which plain decode fills the place.
     fn splits(&self) -> u32 {
-        match self.place {
-            Place::Device(device) => {
-                let tiles = self.needs.heads.div_ceil(16).max(1) as u32;
-                device.info().multiprocessors.div_ceil(tiles).clamp(1, MOST_SPLITS)
-            }
-            Place::Simulator(_) | Place::Tally => 2,
-        }
+        let tiles = self.needs.heads.div_ceil(16).max(1) as u32;
+        self.place.multiprocessors().div_ceil(tiles).clamp(1, MOST_SPLITS)
     }
 
-    /// Bytes by purpose; what operations leave behind is counted when it is there.
+    /// Bytes by purpose, those included that operations will leave behind.
     pub fn memory(&self) -> MemoryUse {
         let tensors: usize = self.tensors.iter().map(Activations::bytes).sum();
         let rows: usize = self.rows.iter().map(|rows| rows.words.bytes()).sum();
         let routes: usize = self.routes.iter().map(Routes::bytes).sum();
         let turns: usize = self.ropes.iter().map(|rope| rope.turns.bytes()).sum();
-        let scratch = self.scratch.as_ref().map_or(0, Scratch::bytes);
+        let nowhere = Place::Tally(self.place.multiprocessors());
+        // Where nothing is allocated, nothing fails.
+        let scratch = Scratch::new(nowhere, self.most_rows, self.needs, self.splits());
+        let scratch = scratch.map_or(0, |scratch| scratch.bytes());
         MemoryUse {
             weights: self.weight_bytes,
             cache: self.sequences.iter().map(Sequence::cache_bytes).sum(),

@@ -33,9 +33,13 @@ use crate::backend::{
     RopeTable, Round, Routes, RowValues, Rows, Sequence, SequenceSpec, Tensor, Vector,
 };
 use crate::error::{Error, Result};
+use crate::report::Bytes;
 
 /// Rounds that are kept under way: while one ends, the next is there already.
 const QUEUE_DEPTH: usize = 2;
+
+/// What the driver takes for code, graphs and rounding up, bytes.
+const OVERHEAD: usize = 256 << 20;
 
 /// The GPU backend.
 pub struct Cuda {
@@ -45,6 +49,22 @@ pub struct Cuda {
     /// An operation failed: those after it are not run until the next [`Op::Begin`].
     failed: bool,
     failure: Option<Error>,
+}
+
+/// Fails unless `needed` fits `free` bytes.
+fn refuse_beyond(name: &str, free: usize, total: usize, needed: &MemoryUse) -> Result<()> {
+    let MemoryUse { weights, cache, buffers } = *needed;
+    let all = weights + cache + buffers + OVERHEAD;
+    if all <= free {
+        return Ok(());
+    }
+    let [all, weights, cache, buffers, overhead, free, total] =
+        [all, weights, cache, buffers, OVERHEAD, free, total].map(|bytes| Bytes(bytes as u64));
+    Err(error(format!(
+        "{name} has {free} of {total} free, the model needs {all}: {weights} of weights, {cache} of KV cache, {buffers} for \
+         trees and activations, {overhead} for the driver; free memory, lower --ctx or --tree-budget, choose a GPU with \
+         more, or --device cpu"
+    )))
 }
 
 /// What the machine's memory needs of the calling thread.
@@ -106,9 +126,21 @@ impl Cuda {
         Self::over(Place::Simulator(seed), None)
     }
 
-    /// Nowhere: counts the bytes that a model would take on a GPU.
-    pub fn tally() -> Self {
-        Self::over(Place::Tally, None)
+    /// Nowhere: counts the bytes that a model would take here.
+    pub fn tally(&self) -> Self {
+        Self::over(Place::Tally(self.machine.place.multiprocessors()), None)
+    }
+
+    /// Whether so much fits what is free.
+    ///
+    /// # Errors
+    /// It does not: the message says what is needed for what, and what is free.
+    pub fn preflight(&self, needed: &MemoryUse) -> Result<()> {
+        let Some(device) = &self.host.device else { return Ok(()) };
+        let device = device.get();
+        device.enter()?;
+        let (free, total) = device.memory()?;
+        refuse_beyond(&device.info().name, free, total, needed)
     }
 
     fn over(place: Place<'static>, device: Option<OwnDevice>) -> Self {

@@ -337,7 +337,9 @@ impl Machine {
                 return Err(error(format!("the vocabulary has {vocab} tokens, expected a multiple of 4")));
             }
             if !self.known.greedy[sequence.0] {
-                return Err(error("tokens are not drawn on GPUs yet: choose --temperature 0, or --device cpu".to_owned()));
+                return Err(error(
+                    "tokens are not drawn on GPUs yet: choose --temperature 0, or --device cpu".to_owned(),
+                ));
             }
             let arguments = (logits, state.choices.ptr_mut(), vocab as u32, vocab as u32);
             // SAFETY: logits and choices hold the rows.
@@ -379,7 +381,9 @@ impl Machine {
         let bytes = state.stride * 2;
         let cache = state.cache.ptr_mut().cast();
         // SAFETY: slots are whole vectors; the path ascends and starts at the root.
-        unsafe { compact(place, cache, state.moves(round::VerdictLayout::START), bytes, state.target.len(), state.slots)? };
+        unsafe {
+            compact(place, cache, state.moves(round::VerdictLayout::START), bytes, state.target.len(), state.slots)?
+        };
         if let Some(features) = features {
             let width = self.tensors.get(features.0).map_err(error)?.width;
             let rows = self.full("features", features, count, width)?.full.ptr_mut().cast();

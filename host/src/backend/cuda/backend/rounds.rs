@@ -94,7 +94,11 @@ fn launches_alike(a: &Op, b: &Op) -> bool {
         ) => (sequence, rows, ids.len()) == (other_sequence, other_rows, other_ids.len()),
         (
             Op::TreeRows { sequence, rows, proposal: Proposal::Given { tokens, .. } },
-            Op::TreeRows { sequence: other_sequence, rows: other_rows, proposal: Proposal::Given { tokens: other, .. } },
+            Op::TreeRows {
+                sequence: other_sequence,
+                rows: other_rows,
+                proposal: Proposal::Given { tokens: other, .. },
+            },
         ) => (sequence, rows, tokens.len()) == (other_sequence, other_rows, other.len()),
         _ => a == b,
     }

@@ -2,9 +2,7 @@
 
 use std::collections::VecDeque;
 
-use coppice_gpu::round::{
-    Accept, MAX_STOPS, RECORD_WORDS, RoundRecord, STATE_WORDS, SequenceState, VerdictLayout,
-};
+use coppice_gpu::round::{Accept, MAX_STOPS, RECORD_WORDS, RoundRecord, STATE_WORDS, SequenceState, VerdictLayout};
 use cuda_std::{Bf16, Global, GlobalMut};
 
 use super::super::{Memory, Place, Ring, error};
@@ -90,7 +88,8 @@ impl Sequence {
     /// Bytes of everything else.
     pub fn buffer_bytes(&self) -> usize {
         let [tokens, parents] = &self.given;
-        let all = [&self.state, &self.verdict, &self.history, &self.chunk, &self.chunk_len, &self.choices, tokens, parents];
+        let all =
+            [&self.state, &self.verdict, &self.history, &self.chunk, &self.chunk_len, &self.choices, tokens, parents];
         all.iter().map(|memory| memory.bytes()).sum()
     }
 
@@ -137,7 +136,9 @@ impl Sequence {
     pub fn take_tree(&mut self, tokens: &[u32], parents: &[u32]) -> Result<()> {
         if tokens.len() != parents.len() || tokens.len() >= self.max_rows {
             let (nodes, others, most) = (tokens.len(), parents.len(), self.max_rows - 1);
-            return Err(error(format!("a tree has {nodes} tokens and {others} parents, expected the same up to {most}")));
+            return Err(error(format!(
+                "a tree has {nodes} tokens and {others} parents, expected the same up to {most}"
+            )));
         }
         if let Some(node) = parents.iter().enumerate().position(|(node, parent)| *parent as usize > node) {
             return Err(error(format!("node {} has parent {}, expected an earlier row", node + 1, parents[node])));

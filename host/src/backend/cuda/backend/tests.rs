@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use coppice_model::{Source, TargetModel};
 
-use super::Cuda;
+use super::{Cuda, refuse_beyond};
 use crate::backend::cpu::{Cpu, CpuOptions, MlaForm};
-use crate::backend::{Backend, CacheLayer, Proposal};
+use crate::backend::{Backend, CacheLayer, MemoryUse, Proposal};
 use crate::draft::DflashOptions;
 use crate::engine::{self, Finish, Generation, Request, Session, SessionOptions, Speculation};
 use crate::sampling::{self, Sampling};
@@ -66,12 +66,8 @@ fn logits_of_f32_weights_and_groups_of_experts_are_the_cpus() {
     check_logits("v3-f32-groups-yarn-sharded", 6, 5);
 }
 
-const OPTIONS: SessionOptions = SessionOptions {
-    context: 40,
-    prefill_chunk: 4,
-    max_budget: 6,
-    dflash: DflashOptions { yarn_amplitude: None },
-};
+const OPTIONS: SessionOptions =
+    SessionOptions { context: 40, prefill_chunk: 4, max_budget: 6, dflash: DflashOptions { yarn_amplitude: None } };
 
 fn session(backend: impl Backend + 'static, model: &TargetModel) -> Session {
     Session::new(Box::new(backend), model, None, OPTIONS, |_, _| {}).unwrap()
@@ -107,10 +103,8 @@ fn plain_decode_gives_the_cpus_tokens_and_caches() {
     let model = fixture("kimi-k25-int4-g32");
     let request = request(&model, 10);
     let absorbed = CpuOptions { threads: 1, mla_form: Some(MlaForm::Absorbed), isa: None };
-    let (mut simulated, mut cpu) =
-        (session(Cuda::simulated(2), &model), session(Cpu::with_options(absorbed), &model));
-    let (found, expected) =
-        (simulated.generate(&request, &mut ()).unwrap(), cpu.generate(&request, &mut ()).unwrap());
+    let (mut simulated, mut cpu) = (session(Cuda::simulated(2), &model), session(Cpu::with_options(absorbed), &model));
+    let (found, expected) = (simulated.generate(&request, &mut ()).unwrap(), cpu.generate(&request, &mut ()).unwrap());
     check_tokens(&model, &request, &found, &expected);
     assert_eq!((found.finish, found.tokens.len(), found.rounds.len()), (Finish::Length, 10, 9));
     for layer in 0..model.config.num_hidden_layers {
@@ -156,6 +150,18 @@ fn verified_trees_give_the_tokens_of_plain_decode() {
 fn the_tally_counts_what_the_backend_holds() {
     for name in ["kimi-k25-int4-g32", "v3-bf16-no-q-lora", "v3-f32-groups-yarn-sharded", "v3-fp8-block128"] {
         let model = fixture(name);
-        assert_eq!(session(Cuda::tally(), &model).memory(), session(Cuda::simulated(0), &model).memory(), "{name}");
+        let simulated = Cuda::simulated(0);
+        assert_eq!(session(simulated.tally(), &model).memory(), session(simulated, &model).memory(), "{name}");
+    }
+}
+
+#[test]
+fn c2_a_model_that_does_not_fit_is_refused_with_what_it_needs_and_what_is_free() {
+    let needed = MemoryUse { weights: 75 << 30, cache: 3 << 30, buffers: 1 << 29 };
+    assert!(refuse_beyond("GPU", 80 << 30, 90 << 30, &needed).is_ok());
+    let text = refuse_beyond("GPU", 78 << 30, 90 << 30, &needed).unwrap_err().to_string();
+    for part in ["GPU has 78.0 GiB of 90.0 GiB free", "needs 78.8 GiB", "75.0 GiB of weights", "3.0 GiB of KV", "--ctx"]
+    {
+        assert!(text.contains(part), "{part} is not in: {text}");
     }
 }

@@ -144,7 +144,9 @@ impl<'w> Held<'w> {
             (Storage::Int4Group { packed, scale, .. }, Format::Int4) => {
                 Self::Int4 { words: packed, scales: scale.iter().map(|scale| Bf16(scale.to_bits())).collect() }
             }
-            (Storage::Fp8Block { values, scale_inv, .. }, Format::Fp8) => Self::Fp8 { bytes: values, scales: scale_inv },
+            (Storage::Fp8Block { values, scale_inv, .. }, Format::Fp8) => {
+                Self::Fp8 { bytes: values, scales: scale_inv }
+            }
             _ => Self::Bf16((0..weight.rows).flat_map(|row| rounded_row(weight, row)).collect()),
         }
     }
