@@ -14,6 +14,7 @@ mod block;
 pub mod ceiling;
 pub mod commit;
 pub mod embed;
+mod exponential;
 pub mod linear;
 pub mod moe;
 pub mod norm;
