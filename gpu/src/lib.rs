@@ -15,7 +15,11 @@ pub mod ceiling;
 pub mod columns;
 pub mod commit;
 pub mod embed;
+<<<<<<< HEAD
 pub mod heads;
+=======
+mod exponential;
+>>>>>>> moe
 pub mod linear;
 pub mod moe;
 pub mod norm;

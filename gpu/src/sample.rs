@@ -1,4 +1,11 @@
-//! Choosing tokens from logits: the argmax.
+//! Choosing tokens from logits: the argmax, and the draw by a request's sampling parameters.
+mod draw;
+mod philox;
+mod select;
+
+pub use draw::*;
+pub use philox::{philox4x32, uniform_bits};
+
 use crate::block::{Candidate, block_best};
 #[cfg(not(target_arch = "nvptx64"))]
 use cuda_std::launch::LaunchShape;

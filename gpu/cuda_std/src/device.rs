@@ -89,6 +89,7 @@ intrinsics! {
     "llvm.nvvm.rcp.approx.ftz.f" fn rcp(x: f32) -> f32;
     "llvm.nvvm.sqrt.rn.f" fn sqrt(x: f32) -> f32;
     "llvm.nvvm.fma.rn.f" fn fma(a: f32, b: f32, c: f32) -> f32;
+    "llvm.nvvm.fma.rn.d" fn fma_f64(a: f64, b: f64, c: f64) -> f64;
 }
 
 /// Address of the block's dynamic shared memory in the shared window.

@@ -41,6 +41,18 @@ fn flush(x: f32) -> f32 {
     if x.is_subnormal() { 0.0f32.copysign(x) } else { x }
 }
 
+/// a x b + c in f64, rounded once.
+#[inline(always)]
+pub fn fma_f64(a: f64, b: f64, c: f64) -> f64 {
+    #[cfg(target_arch = "nvptx64")]
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        crate::device::fma_f64(a, b, c)
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    a.mul_add(b, c)
+}
+
 /// log2(e): `ex2(x * LOG2_E)` is e^x.
 pub const LOG2_E: f32 = core::f32::consts::LOG2_E;
 

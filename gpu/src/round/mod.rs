@@ -7,3 +7,4 @@ mod state;
 pub use end::*;
 pub use rows::*;
 pub use state::*;
+pub(crate) use state::{RowSet, State};

@@ -88,7 +88,7 @@ impl SequenceState {
 
 /// Address of a state, field by field.
 #[derive(Clone, Copy)]
-pub(super) struct State(pub GlobalMut<SequenceState>);
+pub(crate) struct State(pub GlobalMut<SequenceState>);
 
 macro_rules! fields {
     ($($name:ident: $type:ty;)*) => {
@@ -110,6 +110,11 @@ fields! {
     round: u32;
     context: u32;
     promised: f32;
+    top_k: u32;
+    seed: [u32; 2];
+    temperature: f32;
+    top_p: f32;
+    min_p: f32;
     stops: u32;
     stop_ids: u32;
 }
@@ -174,7 +179,7 @@ impl RowLayout {
 
 /// Address of a row set.
 #[derive(Clone, Copy)]
-pub(super) struct RowSet {
+pub(crate) struct RowSet {
     pub base: GlobalMut<u32>,
     pub layout: RowLayout,
 }

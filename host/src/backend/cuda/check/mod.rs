@@ -99,6 +99,7 @@ pub const CHECKS: &[Check] = &[
     Check { kernels: &["experts_gate_up_fp8_32", "experts_down_fp8_32"], run: moe::fp8_32 },
     Check { kernels: &["moe_combine"], run: moe::sum },
     Check { kernels: &["argmax"], run: sample::argmax },
+    Check { kernels: &["choose_tokens"], run: sample::choose },
     Check { kernels: &["top_k_parts", "top_k_merge"], run: sample::top_k },
     Check { kernels: &["tree_layout"], run: tree::layout },
     Check { kernels: &["walk"], run: tree::walk },

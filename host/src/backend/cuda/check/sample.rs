@@ -1,9 +1,11 @@
 //! Checks of the kernels that choose tokens.
 
+use coppice_gpu::round::{RowLayout, SequenceState, rows_reference};
 use coppice_gpu::{sample, top_k};
 
 use super::Run;
 use crate::error::Result;
+use crate::sampling::{Sampling, draw};
 
 pub(super) fn argmax(run: &mut Run<'_>) -> Result<()> {
     let small = [(1, 1usize), (2, 31), (3, 2049), (2, 5000)];
@@ -60,6 +62,64 @@ pub(super) fn top_k(run: &mut Run<'_>) -> Result<()> {
             run.failures.compare(&case, &log_sums[row..=row], &[log_sum as f32], (1e-5, 1e-5));
         }
         run.integers.extend(ids);
+    }
+    Ok(())
+}
+
+/// Sampling parameters as a sequence's state has them.
+fn state_of(sampling: &Sampling, len: u32) -> SequenceState {
+    let Sampling { temperature, top_k, top_p, min_p, seed } = *sampling;
+    let mut state = SequenceState::new(1000, 10);
+    (state.len, state.temperature, state.top_p, state.min_p) = (len, temperature, top_p, min_p);
+    (state.top_k, state.seed) = (u32::try_from(top_k).unwrap_or(u32::MAX), [seed as u32, (seed >> 32) as u32]);
+    state
+}
+
+pub(super) fn choose(run: &mut Run<'_>) -> Result<()> {
+    let warm = Sampling { temperature: 0.8, ..Sampling::GREEDY };
+    let small = [
+        (1, 1usize, warm),
+        (3, 31, Sampling::GREEDY),
+        (4, 500, Sampling { top_k: 40, top_p: 0.95, min_p: 0.01, ..warm }),
+        (3, 4096, warm),
+        (2, 5000, Sampling { temperature: 20.0, top_k: 3000, top_p: 0.9, ..warm }),
+    ];
+    let large = [
+        (64, 163_840, warm),
+        (16, 163_840, Sampling { top_k: 50, top_p: 0.95, ..warm }),
+        (64, 20_480, Sampling { temperature: 1.5, min_p: 0.001, ..warm }),
+        (5, 129_283, Sampling::GREEDY),
+    ];
+    for (rows, vocab, sampling) in run.cases(&small, &large) {
+        let stride = vocab.next_multiple_of(4);
+        // Rounded in every second case, so that there are ties; past the row's end lies what must not win.
+        let steps = if rows % 2 == 0 { 4.0 } else { 1e9 };
+        let mut logits = vec![f32::INFINITY; rows * stride];
+        for row in logits.chunks_mut(stride) {
+            row[..vocab].fill_with(|| (run.random.normal() * 2.5 * steps).round() / steps);
+        }
+        let sampling = Sampling { seed: u64::from(run.random.below(1 << 30)) << 11, ..sampling };
+        let (len, capacity) = (run.random.below(900), rows as u32 + 1);
+        let state = run.place.state("state", &state_of(&sampling, len).words())?;
+        let parents: Vec<u32> = (0..rows as u32).map(|row| row / 2).collect();
+        let set = rows_reference(&vec![1; rows], &parents, len, capacity);
+        let (set_rows, input) = (run.place.state("rows", &set)?, run.place.input("logits", &logits)?);
+        let out = run.place.output::<u32>("choices", capacity as usize)?;
+        let (v, s) = (vocab as u32, stride as u32);
+        let arguments = (state.ptr_mut().cast(), set_rows.ptr_mut(), input.ptr(), out.ptr_mut(), capacity, v, s, 0);
+        // SAFETY: the buffers are as large as these sizes say; the stride is a multiple of 4.
+        unsafe { run.place.launch(&sample::choose_tokens::KERNEL, sample::choose_shape(capacity, false), arguments)? };
+        let found = out.to_vec()?;
+        let positions = &set[RowLayout { capacity }.positions() as usize..];
+        let expected: Vec<u32> = logits
+            .chunks(stride)
+            .zip(positions)
+            .map(|(row, position)| draw(&row[..vocab], &sampling, u64::from(*position) + 1))
+            .collect();
+        let case = format!("choose_tokens {rows} x {vocab}, {sampling:?}");
+        run.failures.check(found[..rows] == expected, &case, "differs");
+        run.failures.check(found[rows..] == [u32::MAX], &case, "writes past the rows");
+        run.integers.extend(found);
     }
     Ok(())
 }
