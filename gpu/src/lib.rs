@@ -15,11 +15,8 @@ pub mod ceiling;
 pub mod columns;
 pub mod commit;
 pub mod embed;
-<<<<<<< HEAD
-pub mod heads;
-=======
 mod exponential;
->>>>>>> moe
+pub mod heads;
 pub mod linear;
 pub mod moe;
 pub mod norm;
