@@ -109,6 +109,7 @@ pub const CHECKS: &[Check] = &[
     Check { kernels: &["given_rows"], run: round::given },
     Check { kernels: &["last_row"], run: round::last_row },
     Check { kernels: &["commit_round"], run: round::commit },
+    Check { kernels: &["tree_rows"], run: tree::build },
     Check { kernels: &["ceiling_copy"], run: ceiling::copy },
     Check { kernels: &["ceiling_read"], run: ceiling::read },
     Check { kernels: &["ceiling_mma"], run: ceiling::mma },

@@ -15,7 +15,7 @@ fn chain(rows: usize) -> Vec<u32> {
 }
 
 /// Compares a written row set, but for the words that nothing writes, and keeps it in the trace.
-fn compare(run: &mut Run<'_>, case: &str, found: &[u32], expected: &[u32], capacity: u32) {
+pub(super) fn compare(run: &mut Run<'_>, case: &str, found: &[u32], expected: &[u32], capacity: u32) {
     let layout = RowLayout { capacity };
     let mut used: Vec<usize> = vec![RowLayout::COUNT as usize, RowLayout::START as usize];
     for field in [RowLayout::IDS, layout.positions(), layout.parents(), layout.slots()] {

@@ -1,9 +1,12 @@
 //! Checks of the tree's kernels: layout, walk, moving the accepted rows.
 
+use coppice_gpu::round::{self, RowLayout, STATE_WORDS, SequenceState, rows_reference};
 use coppice_gpu::{commit, tree};
 
 use super::Run;
+use super::round::compare;
 use crate::error::Result;
+use crate::tree::{BestFirst, Candidates, best_budget, best_first, chain};
 
 /// A random tree of `rows` rows; the root's parent is not read.
 pub(super) fn parents(run: &mut Run<'_>, rows: usize) -> Vec<u32> {
@@ -94,6 +97,89 @@ pub(super) fn compact(run: &mut Run<'_>) -> Result<()> {
         let case = format!("compact_rows of {layers} layers, {slots} slots, {row_bytes} B, path of {}", path.len());
         run.failures.check(found == expected, &case, "differs");
         run.integers.extend(found.chunks(4).map(|word| word.iter().fold(0, |bits, byte| bits << 8 | u32::from(*byte))));
+    }
+    Ok(())
+}
+
+pub(super) fn build(run: &mut Run<'_>) -> Result<()> {
+    // depths, candidates a depth, ranks used, most nodes, whether the budget is chosen
+    let small = [
+        (1usize, 1usize, 1usize, 1usize, false),
+        (7, 15, 15, 15, false),
+        (7, 16, 1, 15, false),
+        (15, 31, 31, 40, true),
+    ];
+    let large = [(15, 64, 64, 64, false), (15, 256, 256, 256, true), (7, 63, 63, 63, true), (15, 40, 40, 255, false)];
+    for (depths, k, ranks, limit, auto) in run.cases(&small, &large) {
+        let ids: Vec<u32> = (0..depths * k).map(|_| run.random.below(163_840)).collect();
+        // Steps of 1/4 where the budget is fixed, so that there are ties.
+        let log_probs: Vec<f32> = (0..depths)
+            .flat_map(|_| {
+                let mut own = 0.0;
+                let step = |uniform: f32| if auto { uniform } else { (uniform * 3.0).floor() / 4.0 };
+                (0..k)
+                    .map(|_| {
+                        own -= step(run.random.uniform());
+                        own
+                    })
+                    .collect::<Vec<f32>>()
+            })
+            .collect();
+        let costs: Vec<f32> = (0..=limit).map(|n| 1.0 + 0.02 * (n + n / 8 * 8) as f32).collect();
+        let trust = 0.9f32;
+        let before = SequenceState { len: 600, root: 7, ..SequenceState::new(1000, 5) };
+        let capacity = limit as u32 + 2;
+        let layout = RowLayout { capacity };
+        let state = run.place.state("state", &before.words())?;
+        let inputs = (run.place.input("ids", &ids)?, run.place.input("log_probs", &log_probs)?);
+        let prices = (run.place.input("costs", &costs)?, run.place.input("trust", &[trust])?);
+        let rows = run.place.output::<u32>("rows", layout.words() as usize)?;
+        let [d, width, r, l] = [depths, k, ranks, limit].map(|n| n as u32);
+        let arguments = (
+            state.ptr_mut().cast(),
+            inputs.0.ptr(),
+            inputs.1.ptr(),
+            prices.0.ptr(),
+            prices.1.ptr(),
+            rows.ptr_mut(),
+            capacity,
+            d,
+            width,
+            r,
+            l,
+            u32::from(auto),
+        );
+        // SAFETY: the buffers are as large as these sizes say.
+        unsafe { run.place.launch(&round::tree_rows::KERNEL, round::tree_shape(l), arguments)? };
+        let ranked = ids.chunks(k).zip(log_probs.chunks(k)).map(|(ids, log_probs)| {
+            ids.iter().zip(log_probs).map(|(id, log_prob)| (*id, f64::from(*log_prob))).take(ranks).collect()
+        });
+        let candidates = Candidates::new(ranked.collect());
+        let budget = if auto {
+            let probabilities = BestFirst::new(&candidates).take(limit).map(|node| node.log_prob.exp());
+            best_budget(probabilities.map(|p| p * f64::from(trust)), &costs)
+        } else {
+            limit
+        };
+        let expected = match ranks {
+            1 => chain(7, &candidates, budget),
+            _ => best_first(7, &candidates, budget),
+        };
+        let promised: f64 = BestFirst::new(&candidates).take(budget).map(|node| node.log_prob.exp()).sum();
+        let parents: Vec<u32> = expected.parents.iter().map(|p| u32::try_from(*p).unwrap_or(u32::MAX)).collect();
+        let set = rows_reference(&expected.tokens, &parents, 600, capacity);
+        let case = format!("tree_rows of {depths} x {k}, {ranks} ranks, {limit} nodes, auto {auto}");
+        compare(run, &case, &rows.to_vec()?, &set, capacity);
+        let found = state.to_vec()?;
+        let after: Option<[u32; STATE_WORDS]> = found.try_into().ok();
+        let after = after.map(SequenceState::from_words);
+        let close = after.filter(|after| {
+            let promised = if auto { promised } else { 0.0 };
+            // The probabilities' last places may differ.
+            let near = (f64::from(after.promised) - promised).abs() <= promised * 1e-6;
+            near && SequenceState { promised: before.promised, ..*after } == before
+        });
+        run.failures.check(close.is_some(), &case, &format!("the state is {after:?}, promised {promised}"));
     }
     Ok(())
 }
