@@ -82,15 +82,16 @@ impl<'d, T: DeviceCopy> DeviceBuffer<'d, T> {
         self.len == 0
     }
 
-    /// Replaces its first elements, as far as there are, after all queued work.
+    /// Replaces its first elements, as far as there are: after all queued work, before what is queued later, waiting for
+    /// neither.
     ///
     /// # Errors
-    /// Queued work failed.
+    /// The driver does not take the copy.
     pub fn write(&mut self, data: &[T]) -> Result<()> {
-        self.device.synchronize()?;
         let bytes = data.len().min(self.len) * size_of::<T>();
-        // SAFETY: both hold that many bytes, and nothing uses the buffer meanwhile.
-        let result = unsafe { sys::cuMemcpyHtoD_v2(self.address, data.as_ptr().cast(), bytes) };
+        let stream = self.device.stream.as_inner();
+        // SAFETY: both hold that many bytes; memory that is not pinned is copied out before the call returns.
+        let result = unsafe { sys::cuMemcpyHtoDAsync_v2(self.address, data.as_ptr().cast(), bytes, stream) };
         Status::check(result).map_err(|status| error(format!("cannot copy to device memory: {status}")))
     }
 

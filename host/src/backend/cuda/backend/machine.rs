@@ -12,6 +12,7 @@ use super::rounds::Rounds;
 use super::scratch::{Needs, Scratch};
 use super::sequence::Sequence;
 use super::tensors::{Activations, Form, Known, RowSet};
+use super::trees::Candidates;
 use super::weights::{Matrix, round};
 use crate::backend::arena::Arena;
 use crate::backend::{CacheLayer, MemoryUse, MlaSpec, RopeTable, RowValues, SequenceSpec, Tensor};
@@ -39,6 +40,7 @@ pub(super) struct Machine {
     pub sequences: Arena<Sequence>,
     pub known: Known,
     pub rounds: Rounds,
+    pub candidates: Option<Candidates>,
     needs: Needs,
     most_rows: usize,
     scratch: Option<Scratch>,
@@ -62,6 +64,7 @@ impl Machine {
             sequences: Arena::new("sequence"),
             known: Known::default(),
             rounds: Rounds::default(),
+            candidates: None,
             needs: Needs::default(),
             most_rows: 0,
             scratch: None,
@@ -142,7 +145,6 @@ impl Machine {
         }
         let sequence = Sequence::new(self.place, (spec.context, spec.max_rows), spec.target.clone(), stride)?;
         self.most_rows = self.most_rows.max(spec.max_rows);
-        self.known.greedy.push(true);
         Ok(self.sequences.push(sequence))
     }
 

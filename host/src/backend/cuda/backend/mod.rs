@@ -14,6 +14,7 @@ mod rounds;
 mod scratch;
 mod sequence;
 mod tensors;
+mod trees;
 mod weights;
 
 #[cfg(test)]

@@ -9,32 +9,26 @@ use super::attention::Visit;
 use super::linear::linear;
 use super::machine::{Machine, no_drafter};
 use super::tensors::{Activations, Form};
-use crate::backend::{Accept, Budget, Mla, Op, Proposal, RequestSpec, Rows, Select, Sequence, Tap, Tensor, Vector};
+use crate::backend::{Accept, Mla, Op, RequestSpec, Rows, Select, Sequence, Tap, Tensor, Vector};
 use crate::error::Result;
 
 impl Machine {
     /// Starts a request, after everything submitted before.
     pub fn begin(&mut self, sequence: Sequence, request: &RequestSpec) -> Result<()> {
-        self.sequences.get_mut(sequence.0).map_err(error)?.begin(request)?;
-        self.known.greedy[sequence.0] = request.sampling.is_greedy();
-        Ok(())
+        self.sequences.get_mut(sequence.0).map_err(error)?.begin(request)
     }
 
     /// Writes what an operation brings from the host, before the launches that read it.
     pub fn upload(&mut self, op: &Op) -> Result<()> {
-        match op {
-            Op::PromptRows { sequence, ids, .. } => {
+        match *op {
+            Op::PromptRows { sequence, ref ids, .. } => {
                 let sequence = self.sequences.get_mut(sequence.0).map_err(error)?;
                 sequence.check_begun()?;
                 sequence.take_prompt(ids)
             }
-            Op::TreeRows { sequence, proposal, .. } => {
-                let sequence = self.sequences.get_mut(sequence.0).map_err(error)?;
-                sequence.check_begun()?;
-                match proposal {
-                    Proposal::Given { tokens, parents } => sequence.take_tree(tokens, parents),
-                    _ => Ok(()),
-                }
+            Op::TreeRows { sequence, ref proposal, .. } => {
+                self.sequences.get(sequence.0).map_err(error)?.check_begun()?;
+                self.upload_tree(sequence, proposal)
             }
             _ => Ok(()),
         }
@@ -104,7 +98,7 @@ impl Machine {
     }
 
     /// The memory of a set that is to get `count` rows.
-    fn set_rows(&mut self, sequence: Sequence, rows: Rows, count: usize) -> Result<GlobalMut<u32>> {
+    pub fn set_rows(&mut self, sequence: Sequence, rows: Rows, count: usize) -> Result<GlobalMut<u32>> {
         let most = self.sequences.get(sequence.0).map_err(error)?.max_rows;
         let set = self.rows.get(rows.0).map_err(error)?;
         // A drafter's block is no part of the sequence's forward.
@@ -125,33 +119,12 @@ impl Machine {
         unsafe { self.place.queue(&round::prompt_rows::KERNEL, round::chain_shape(), arguments, true) }
     }
 
-    fn block_rows(&mut self, sequence: Sequence, rows: Rows, block: usize, mask_token: u32) -> Result<()> {
+    pub fn block_rows(&mut self, sequence: Sequence, rows: Rows, block: usize, mask_token: u32) -> Result<()> {
         let words = self.set_rows(sequence, rows, block)?;
         let state = self.sequences.get(sequence.0).map_err(error)?;
         let arguments = (state.state_ptr(), words, block as u32, block as u32, mask_token);
         // SAFETY: the set has room for the block.
         unsafe { self.place.queue(&round::block_rows::KERNEL, round::chain_shape(), arguments, true) }
-    }
-
-    fn tree_rows(&mut self, sequence: Sequence, rows: Rows, proposal: &Proposal) -> Result<()> {
-        match proposal {
-            // What the text repeats is looked up on the host alone: a budget that may be 0 is.
-            Proposal::Empty | Proposal::Ngram { budget: Budget::Auto { .. } } => self.block_rows(sequence, rows, 1, 0),
-            Proposal::Given { tokens, .. } => {
-                let nodes = tokens.len();
-                let words = self.set_rows(sequence, rows, nodes + 1)?;
-                let state = self.sequences.get(sequence.0).map_err(error)?;
-                let [tokens, parents] = state.given.each_ref().map(|memory| memory.ptr());
-                let n = nodes as u32;
-                let arguments = (state.state_ptr(), tokens, parents, words, n + 1, n);
-                // SAFETY: the tree was uploaded, and the set has room for it.
-                unsafe { self.place.queue(&round::given_rows::KERNEL, round::given_shape(n), arguments, true) }
-            }
-            Proposal::Ngram { budget: Budget::Fixed(_) } => {
-                Err(error("n-gram drafting does not run on GPUs yet: choose --spec none, or --device cpu".to_owned()))
-            }
-            Proposal::Chain { .. } | Proposal::BestFirst { .. } => Err(no_drafter()),
-        }
     }
 }
 
@@ -168,7 +141,7 @@ impl Machine {
     }
 
     /// The rows of a tensor, for a kernel that reads f32.
-    fn full(&self, role: &str, tensor: Tensor, rows: usize, width: usize) -> Result<&Activations> {
+    pub fn full(&self, role: &str, tensor: Tensor, rows: usize, width: usize) -> Result<&Activations> {
         let found = self.checked(role, tensor, rows, width)?;
         if self.known.forms[tensor.0] != Form::Full {
             return Err(error(format!("{role} was rounded for a product and is wanted in full")));
@@ -336,14 +309,13 @@ impl Machine {
             if !vocab.is_multiple_of(4) {
                 return Err(error(format!("the vocabulary has {vocab} tokens, expected a multiple of 4")));
             }
-            if !self.known.greedy[sequence.0] {
-                return Err(error(
-                    "tokens are not drawn on GPUs yet: choose --temperature 0, or --device cpu".to_owned(),
-                ));
-            }
-            let arguments = (logits, state.choices.ptr_mut(), vocab as u32, vocab as u32);
+            let (capacity, last) = (self.count(rows)? as u32, rule == round::Accept::LastChunk);
+            let set = self.rows.get(rows.0).map_err(error)?.words.ptr_mut();
+            let (v, choices) = (vocab as u32, state.choices.ptr_mut());
+            let arguments = (state.state_ptr(), set, logits, choices, capacity, v, v, last.into());
             // SAFETY: logits and choices hold the rows.
-            unsafe { self.place.queue(&sample::argmax::KERNEL, sample::shape(count as u32), arguments, true)? };
+            let shape = sample::choose_shape(capacity, last);
+            unsafe { self.place.queue(&sample::choose_tokens::KERNEL, shape, arguments, true)? };
         }
         self.sequences.get_mut(sequence.0).map_err(error)?.walked = Some(rule);
         Ok(())

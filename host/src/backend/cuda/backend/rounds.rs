@@ -3,7 +3,7 @@
 use super::super::{Graph, Place, error};
 use super::machine::Machine;
 use super::tensors::Known;
-use crate::backend::{Op, Proposal};
+use crate::backend::{Budget, Op, Proposal};
 use crate::error::Result;
 
 /// Recordings kept.
@@ -93,13 +93,26 @@ fn launches_alike(a: &Op, b: &Op) -> bool {
             Op::PromptRows { sequence: other_sequence, rows: other_rows, ids: other_ids },
         ) => (sequence, rows, ids.len()) == (other_sequence, other_rows, other_ids.len()),
         (
-            Op::TreeRows { sequence, rows, proposal: Proposal::Given { tokens, .. } },
-            Op::TreeRows {
-                sequence: other_sequence,
-                rows: other_rows,
-                proposal: Proposal::Given { tokens: other, .. },
+            Op::TreeRows { sequence, rows, proposal },
+            Op::TreeRows { sequence: other_sequence, rows: other_rows, proposal: other },
+        ) => (sequence, rows) == (other_sequence, other_rows) && proposals_alike(proposal, other),
+        _ => a == b,
+    }
+}
+
+/// Whether two proposals are the same launches.
+fn proposals_alike(a: &Proposal, b: &Proposal) -> bool {
+    match (a, b) {
+        (Proposal::Given { tokens, .. }, Proposal::Given { tokens: other, .. }) => tokens.len() == other.len(),
+        (
+            Proposal::BestFirst { logits, depths, budget: Budget::Auto { costs, .. } },
+            Proposal::BestFirst {
+                logits: other_logits,
+                depths: other_depths,
+                budget: Budget::Auto { costs: other, .. },
             },
-        ) => (sequence, rows, tokens.len()) == (other_sequence, other_rows, other.len()),
+        ) => (logits, depths, costs.len()) == (other_logits, other_depths, other.len()),
+        (Proposal::Ngram { budget: Budget::Auto { .. } }, Proposal::Ngram { budget: Budget::Auto { .. } }) => true,
         _ => a == b,
     }
 }

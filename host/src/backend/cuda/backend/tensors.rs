@@ -120,6 +120,4 @@ pub(super) struct Known {
     pub forms: Vec<Form>,
     /// Most rows of each set as it is now.
     pub rows: Vec<u32>,
-    /// Whether each sequence's tokens are the most probable ones.
-    pub greedy: Vec<bool>,
 }
