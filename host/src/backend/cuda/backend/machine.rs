@@ -7,6 +7,7 @@ use cuda_std::Bf16;
 
 use super::super::{Memory, Place, error};
 use super::attention::{Mla, Rope};
+use super::draft::DraftLayer;
 use super::feed_forward::{Mlp, Moe, Routes};
 use super::rounds::Rounds;
 use super::scratch::{Needs, Scratch};
@@ -15,7 +16,7 @@ use super::tensors::{Activations, Form, Known, RowSet};
 use super::trees::Candidates;
 use super::weights::{Matrix, round};
 use crate::backend::arena::Arena;
-use crate::backend::{CacheLayer, MemoryUse, MlaSpec, RopeTable, RowValues, SequenceSpec, Tensor};
+use crate::backend::{CacheLayer, DraftAttentionSpec, MemoryUse, MlaSpec, RopeTable, RowValues, SequenceSpec, Tensor};
 use crate::error::Result;
 
 /// Most splits of the context.
@@ -34,6 +35,7 @@ pub(super) struct Machine {
     pub moes: Arena<Moe>,
     pub ropes: Arena<Rope>,
     pub mlas: Arena<Mla>,
+    pub draft_layers: Arena<DraftLayer>,
     pub tensors: Arena<Activations>,
     pub rows: Arena<RowSet>,
     pub routes: Arena<Routes>,
@@ -58,6 +60,7 @@ impl Machine {
             moes: Arena::new("moe"),
             ropes: Arena::new("rope"),
             mlas: Arena::new("mla"),
+            draft_layers: Arena::new("draft attention"),
             tensors: Arena::new("tensor"),
             rows: Arena::new("row set"),
             routes: Arena::new("routes"),
@@ -110,6 +113,14 @@ impl Machine {
         Ok(self.mlas.push(mla))
     }
 
+    pub fn draft_attention(&mut self, spec: DraftAttentionSpec, q_norm: &[f32], k_norm: &[f32]) -> Result<usize> {
+        let rope = self.ropes.get(spec.table.0).map_err(error)?;
+        let layer = DraftLayer::new(self.place, spec, &rope.table, q_norm, k_norm)?;
+        self.weight_bytes += layer.bytes();
+        self.needs = self.needs.max(layer.needs());
+        Ok(self.draft_layers.push(layer))
+    }
+
     pub fn tensor(&mut self, rows: usize, width: usize) -> Result<usize> {
         let tensor = Activations::new(self.place, rows, width)?;
         self.known.forms.push(Form::Full);
@@ -140,10 +151,15 @@ impl Machine {
             self.rounds.forget();
             self.ropes.get_mut(table.0).map_err(error)?.grow(self.place, spec.context + spec.max_rows)?;
         }
-        if !spec.draft.is_empty() {
-            return Err(no_drafter());
+        let slots = spec.context + spec.max_rows;
+        let mut draft = Vec::with_capacity(spec.draft.len());
+        for attention in &spec.draft {
+            let layer = self.draft_layers.get(attention.0).map_err(error)?;
+            self.ropes.get_mut(layer.spec.table.0).map_err(error)?.grow(self.place, slots)?;
+            draft.push(layer.cache(self.place, *attention, slots)?);
         }
-        let sequence = Sequence::new(self.place, (spec.context, spec.max_rows), spec.target.clone(), stride)?;
+        let size = (spec.context, spec.max_rows);
+        let sequence = Sequence::new(self.place, size, spec.target.clone(), stride, draft)?;
         self.most_rows = self.most_rows.max(spec.max_rows);
         Ok(self.sequences.push(sequence))
     }
@@ -207,19 +223,29 @@ impl Machine {
 
     pub fn read_cache(&self, sequence: crate::backend::Sequence, layer: CacheLayer) -> Result<Vec<f32>> {
         let sequence = self.sequences.get(sequence.0).map_err(error)?;
-        let CacheLayer::Target(layer) = layer else { return Err(no_drafter()) };
-        let Some(mla) = sequence.target.get(layer) else {
-            return Err(error(format!("the sequence has {} target layers", sequence.target.len())));
-        };
-        let spec = self.mlas.get(mla.0).map_err(error)?.spec;
-        let (len, first) = (sequence.len()?, layer * sequence.slots);
-        let values = sequence.cache.to_vec()?;
-        let rows = values.chunks(sequence.stride.max(1)).skip(first).take(len);
-        Ok(rows.flat_map(|row| row[..spec.kv_lora + spec.rope].iter().map(|value| value.to_f32())).collect())
+        let len = sequence.len()?;
+        match layer {
+            CacheLayer::Target(layer) => {
+                let Some(mla) = sequence.target.get(layer) else {
+                    return Err(error(format!("the sequence has {} target layers", sequence.target.len())));
+                };
+                let spec = self.mlas.get(mla.0).map_err(error)?.spec;
+                let values = sequence.cache.to_vec()?;
+                let rows = values.chunks(sequence.stride.max(1)).skip(layer * sequence.slots).take(len);
+                let width = spec.kv_lora + spec.rope;
+                Ok(rows.flat_map(|row| row[..width].iter().map(|value| value.to_f32())).collect())
+            }
+            CacheLayer::Draft(layer) => {
+                let Some(cache) = sequence.draft.get(layer) else {
+                    return Err(error(format!("the sequence has {} drafter layers", sequence.draft.len())));
+                };
+                let layer = self.draft_layers.get(cache.layer.0).map_err(error)?;
+                let (stride, width, heads) = (layer.stride(), layer.spec.head_dim, layer.spec.kv_heads);
+                let (keys, values) = (cache.keys.to_vec()?, cache.values.to_vec()?);
+                let rows = (0..len).flat_map(|slot| (0..heads).map(move |head| (head * sequence.slots + slot) * stride));
+                let halves = rows.flat_map(|at| [&keys[at..at + width], &values[at..at + width]]);
+                Ok(halves.flatten().map(|value| value.to_f32()).collect())
+            }
+        }
     }
-}
-
-/// What is not there yet.
-pub(super) fn no_drafter() -> crate::Error {
-    error("the drafter does not run on GPUs yet: choose --spec none, or --device cpu".to_owned())
 }

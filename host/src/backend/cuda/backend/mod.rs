@@ -6,6 +6,7 @@
 //! weights are bf16, those of routed experts as they are stored (int4 in groups of 32, fp8 in blocks of 128, bf16).
 
 mod attention;
+mod draft;
 mod feed_forward;
 mod linear;
 mod machine;
@@ -27,7 +28,7 @@ use coppice_model::config::MoeConfig;
 use coppice_model::weight::Weight;
 use cuda_std::simulate::Registry;
 
-use self::machine::{Machine, no_drafter};
+use self::machine::Machine;
 use super::{Device, Place, error};
 use crate::backend::{
     Backend, CacheLayer, DraftAttention, DraftAttentionSpec, Matrix, MemoryUse, Mla, MlaSpec, Mlp, Moe, Op, Rope,
@@ -231,8 +232,8 @@ impl Backend for Cuda {
         self.enter(|machine| machine.mla(spec, kv_b, kv_a_norm).map(Mla))
     }
 
-    fn draft_attention(&mut self, _: DraftAttentionSpec, _: &[f32], _: &[f32]) -> Result<DraftAttention> {
-        Err(no_drafter())
+    fn draft_attention(&mut self, spec: DraftAttentionSpec, q_norm: &[f32], k_norm: &[f32]) -> Result<DraftAttention> {
+        self.enter(|machine| machine.draft_attention(spec, q_norm, k_norm).map(DraftAttention))
     }
 
     fn tensor(&mut self, rows: usize, width: usize) -> Result<Tensor> {

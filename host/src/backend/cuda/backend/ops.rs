@@ -7,9 +7,10 @@ use cuda_std::GlobalMut;
 use super::super::{Place, error};
 use super::attention::Visit;
 use super::linear::linear;
-use super::machine::{Machine, no_drafter};
+use super::draft::{DraftLayer, DraftVisit};
+use super::machine::Machine;
 use super::tensors::{Activations, Form};
-use crate::backend::{Accept, Mla, Op, RequestSpec, Rows, Select, Sequence, Tap, Tensor, Vector};
+use crate::backend::{Accept, DraftAttention, DraftAttentionSpec, Mla, Op, RequestSpec, Rows, Select, Sequence, Tap, Tensor, Vector};
 use crate::error::Result;
 
 impl Machine {
@@ -80,7 +81,12 @@ impl Machine {
             Op::MlaAttention { rows, sequence, layer, mla, q, out } => {
                 self.mla_attend(rows, (sequence, layer, mla), q, out)
             }
-            Op::DraftAppend { .. } | Op::DraftAttention { .. } => Err(no_drafter()),
+            Op::DraftAppend { rows, sequence, layer, attention, k, v } => {
+                self.draft_append(rows, (sequence, layer, attention), [k, v])
+            }
+            Op::DraftAttention { rows, sequence, layer, attention, q, k, v, out } => {
+                self.draft_attend(rows, (sequence, layer, attention), [q, k, v], out)
+            }
             Op::Walk { sequence, rows, accept } => self.walk(sequence, rows, accept),
             Op::Commit { sequence, rows, features, accepted } => self.commit(sequence, rows, features, accepted),
         }
@@ -101,10 +107,9 @@ impl Machine {
     pub fn set_rows(&mut self, sequence: Sequence, rows: Rows, count: usize) -> Result<GlobalMut<u32>> {
         let most = self.sequences.get(sequence.0).map_err(error)?.max_rows;
         let set = self.rows.get(rows.0).map_err(error)?;
-        // A drafter's block is no part of the sequence's forward.
-        let most = most.max(set.capacity);
         if count > most.min(set.capacity) {
-            return Err(error(format!("{count} rows do not fit a row set of {}", set.capacity)));
+            let capacity = set.capacity;
+            return Err(error(format!("{count} rows do not fit a row set of {capacity} and the sequence's {most}")));
         }
         let words = set.words.ptr_mut();
         self.known.rows[rows.0] = count as u32;
@@ -288,6 +293,58 @@ impl Machine {
         let to = self.checked("out", out, visit.count, spec.heads * spec.v)?;
         // SAFETY: as above; the scratch is for any row set.
         unsafe { layer.attend(self.place, &visit, q.full.ptr(), to.rounded.ptr_mut(), to.stride())? };
+        self.set_form(out, Form::Rounded);
+        Ok(())
+    }
+}
+
+/// The drafter's attention.
+impl Machine {
+    fn draft_visit(
+        &self,
+        rows: Rows,
+        (sequence, index, attention): (Sequence, usize, DraftAttention),
+    ) -> Result<(&DraftLayer, DraftVisit<'_>)> {
+        let (count, layer) = (self.count(rows)?, self.draft_layers.get(attention.0).map_err(error)?);
+        let state = self.sequences.get(sequence.0).map_err(error)?;
+        let cache = match state.draft.get(index) {
+            Some(own) if own.layer == attention => own,
+            Some(_) => return Err(error("the sequence was made for another attention here".to_owned())),
+            None => return Err(error(format!("the sequence has {} drafter layers", state.draft.len()))),
+        };
+        let turns = self.ropes.get(layer.spec.table.0).map_err(error)?.turns.ptr();
+        let rows = self.rows.get(rows.0).map_err(error)?;
+        Ok((layer, DraftVisit { rows, count, cache, slots: state.slots, turns, scratch: self.scratch_now()? }))
+    }
+
+    fn draft_append(&mut self, rows: Rows, at: (Sequence, usize, DraftAttention), k_v: [Tensor; 2]) -> Result<()> {
+        let (layer, visit) = self.draft_visit(rows, at)?;
+        let width = layer.spec.kv_heads * layer.spec.head_dim;
+        let [k, v] = k_v.map(|tensor| self.full("k or v", tensor, visit.count, width));
+        // SAFETY: the tensors hold the rows; cache and rotations go `max_rows` beyond the context.
+        unsafe { layer.append(self.place, &visit, None, [k?.full.ptr(), v?.full.ptr()]) }
+    }
+
+    fn draft_attend(
+        &mut self,
+        rows: Rows,
+        at: (Sequence, usize, DraftAttention),
+        [q, k, v]: [Tensor; 3],
+        out: Tensor,
+    ) -> Result<()> {
+        let (layer, visit) = self.draft_visit(rows, at)?;
+        let DraftAttentionSpec { heads, kv_heads, head_dim, .. } = layer.spec;
+        let q = self.full("q", q, visit.count, heads * head_dim)?.full.ptr();
+        let [k, v] = [k, v].map(|tensor| self.full("k or v", tensor, visit.count, kv_heads * head_dim));
+        let to = self.checked("out", out, visit.count, heads * head_dim)?;
+        if to.stride() != heads * head_dim {
+            return Err(error(format!("the drafter's heads are {} wide, expected a multiple of 32", to.width)));
+        }
+        // SAFETY: as above; the scratch is for any row set.
+        unsafe {
+            layer.append(self.place, &visit, Some(q), [k?.full.ptr(), v?.full.ptr()])?;
+            layer.attend(self.place, &visit, to.rounded.ptr_mut())?;
+        }
         self.set_form(out, Form::Rounded);
         Ok(())
     }

@@ -29,6 +29,10 @@ pub(super) struct Needs {
     pub attended: usize,
     /// Heads.
     pub heads: usize,
+    /// The drafter's heads x their width.
+    pub draft_query: usize,
+    /// The drafter's heads.
+    pub draft_heads: usize,
 }
 
 impl Needs {
@@ -45,6 +49,8 @@ impl Needs {
             query: self.query.max(other.query),
             attended: self.attended.max(other.attended),
             heads: self.heads.max(other.heads),
+            draft_query: self.draft_query.max(other.draft_query),
+            draft_heads: self.draft_heads.max(other.draft_heads),
         }
     }
 
@@ -75,6 +81,9 @@ pub(super) struct Scratch {
     pub partial: Memory<'static, f32>,
     pub log_sums: Memory<'static, f32>,
     pub arrivals: Memory<'static, u32>,
+    pub draft_query: Memory<'static, Bf16>,
+    pub draft_partial: Memory<'static, f32>,
+    pub draft_log_sums: Memory<'static, f32>,
 }
 
 impl Scratch {
@@ -97,15 +106,19 @@ impl Scratch {
             partial: place.output("partial attention", parts * needs.attended)?,
             log_sums: place.output("sums of partial attention", parts * needs.heads)?,
             arrivals: place.zeroed("arrivals", (rows * needs.heads).div_ceil(16))?,
+            draft_query: place.output("drafter's queries", rows * needs.draft_query)?,
+            draft_partial: place.output("drafter's partial attention", parts * needs.draft_query)?,
+            draft_log_sums: place.output("sums of the drafter's partial attention", parts * needs.draft_heads)?,
         })
     }
 
     /// Bytes held.
     pub fn bytes(&self) -> usize {
-        let bf16 = [&self.gate_up, &self.activated, &self.inner, &self.query, &self.attended];
-        let f32 = [&self.scores, &self.outer, &self.shared, &self.partial, &self.log_sums];
+        let bf16 = [&self.gate_up, &self.activated, &self.inner, &self.query, &self.attended, &self.draft_query];
+        let own = [&self.scores, &self.outer, &self.shared, &self.partial, &self.log_sums];
+        let f32 = own.into_iter().chain([&self.draft_partial, &self.draft_log_sums]);
         bf16.iter().map(|memory| memory.bytes()).sum::<usize>()
-            + f32.iter().map(|memory| memory.bytes()).sum::<usize>()
+            + f32.map(|memory| memory.bytes()).sum::<usize>()
             + [&self.active_count, &self.choices, &self.arrivals].iter().map(|memory| memory.bytes()).sum::<usize>()
             + self.active.bytes()
     }

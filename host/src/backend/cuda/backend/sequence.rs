@@ -6,6 +6,7 @@ use coppice_gpu::round::{Accept, MAX_STOPS, RECORD_WORDS, RoundRecord, STATE_WOR
 use cuda_std::{Bf16, Global, GlobalMut};
 
 use super::super::{Memory, Place, Ring, error};
+use super::draft::DraftCache;
 use crate::backend::{Mla, RequestSpec, Round};
 use crate::error::{NOT_A_NUMBER, Result};
 
@@ -21,6 +22,8 @@ pub(super) struct Sequence {
     pub target: Vec<Mla>,
     /// Caches of all layers, one after the other.
     pub cache: Memory<'static, Bf16>,
+    /// Caches of the drafter's layers.
+    pub draft: Vec<DraftCache>,
     /// Slots of a layer's cache, and elements of a slot.
     pub slots: usize,
     pub stride: usize,
@@ -53,6 +56,7 @@ impl Sequence {
         (context, max_rows): (usize, usize),
         target: Vec<Mla>,
         stride: usize,
+        draft: Vec<DraftCache>,
     ) -> Result<Self> {
         let slots = context + max_rows;
         let capacity = max_rows as u32;
@@ -61,6 +65,7 @@ impl Sequence {
             max_rows,
             cache: place.zeroed("latent caches", target.len() * slots * stride)?,
             target,
+            draft,
             slots,
             stride,
             state: place.state("sequence state", &SequenceState::new(0, 0).words())?,
@@ -82,7 +87,7 @@ impl Sequence {
 
     /// Bytes of the caches.
     pub fn cache_bytes(&self) -> usize {
-        self.cache.bytes()
+        self.cache.bytes() + self.draft.iter().map(DraftCache::bytes).sum::<usize>()
     }
 
     /// Bytes of everything else.
