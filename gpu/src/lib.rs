@@ -13,6 +13,7 @@ pub mod attention;
 mod block;
 pub mod ceiling;
 pub mod commit;
+pub mod draft_attention;
 pub mod embed;
 mod exponential;
 pub mod linear;
