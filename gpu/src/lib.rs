@@ -14,6 +14,7 @@ mod block;
 pub mod ceiling;
 pub mod columns;
 pub mod commit;
+pub mod draft_attention;
 pub mod embed;
 mod exponential;
 pub mod heads;

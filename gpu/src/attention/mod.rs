@@ -1,5 +1,5 @@
 //! Attention of the round's rows over the KV cache. Projections before and after it are linear layers.
-mod online;
+pub(crate) mod online;
 mod split;
 mod tile;
 mod verify;

@@ -242,7 +242,8 @@ impl Machine {
                 let layer = self.draft_layers.get(cache.layer.0).map_err(error)?;
                 let (stride, width, heads) = (layer.stride(), layer.spec.head_dim, layer.spec.kv_heads);
                 let (keys, values) = (cache.keys.to_vec()?, cache.values.to_vec()?);
-                let rows = (0..len).flat_map(|slot| (0..heads).map(move |head| (head * sequence.slots + slot) * stride));
+                let rows =
+                    (0..len).flat_map(|slot| (0..heads).map(move |head| (head * sequence.slots + slot) * stride));
                 let halves = rows.flat_map(|at| [&keys[at..at + width], &values[at..at + width]]);
                 Ok(halves.flatten().map(|value| value.to_f32()).collect())
             }

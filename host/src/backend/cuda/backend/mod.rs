@@ -7,6 +7,7 @@
 
 mod attention;
 mod draft;
+mod end;
 mod feed_forward;
 mod linear;
 mod machine;

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+#[cfg(feature = "embedded-model")]
+use coppice_model::DraftModel;
 use coppice_model::{Source, TargetModel};
 
 use super::{Cuda, refuse_beyond};
@@ -177,4 +179,37 @@ fn drawn_tokens_are_the_cpus() {
     ];
     // The logits differ by roundings to bf16, so that a draw near an edge may differ; the first tokens' are not near one.
     assert_eq!(found.tokens[..4], expected.tokens[..4], "{found:?} {expected:?}");
+}
+
+/// The embedded model and its drafter, drafted in every way, against plain decode on the CPU.
+#[cfg(feature = "embedded-model")]
+#[test]
+fn drafted_rounds_give_the_tokens_of_plain_decode() {
+    let model = TargetModel::load(&Source::EmbeddedTarget).unwrap();
+    let draft = DraftModel::load(&Source::EmbeddedDraft).unwrap();
+    let options = SessionOptions { max_budget: 12, ..OPTIONS };
+    let with = |backend: Box<dyn Backend>| Session::new(backend, &model, Some(&draft), options, |_, _| {}).unwrap();
+    let prompt = vec![0, 264, 301, 281, 259];
+    let request = |speculation| Request { prompt: prompt.clone(), speculation, ..request(&model, 6) };
+    let mut cpu = with(Box::new(Cpu::new(2)));
+    let plain = cpu.generate(&request(Speculation::None), &mut ()).unwrap();
+    let mut simulated = with(Box::new(Cuda::simulated(6)));
+    for speculation in [Speculation::Ddtree { budget: 12 }, Speculation::Dflash { budget: 7 }] {
+        let request = request(speculation);
+        let [found, expected] = [&mut simulated, &mut cpu].map(|session| session.generate(&request, &mut ()).unwrap());
+        check_tokens(&model, &request, &found, &plain);
+        // Drafts whose logits nearly tie may differ.
+        let (rounds, more) = (found.rounds.len(), expected.rounds.len() + 1);
+        assert!(
+            rounds <= more && rounds < plain.rounds.len(),
+            "{speculation:?}: {rounds} rounds, the CPU {more} less 1"
+        );
+        assert!(found.rounds.iter().all(|round| round.nodes > 0 && round.drafted), "{speculation:?}");
+        for layer in [CacheLayer::Draft(0), CacheLayer::Draft(2)] {
+            let [found, expected] = [&mut simulated, &mut cpu].map(|session| session.read_cache(layer).unwrap());
+            assert_eq!(found.len(), expected.len());
+            let error = relative(&found, &expected);
+            assert!(error < TOLERANCE, "{layer:?}: the cache is {error} off");
+        }
+    }
 }

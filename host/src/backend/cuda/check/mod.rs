@@ -5,6 +5,7 @@
 
 mod attention;
 mod ceiling;
+mod draft;
 mod heads;
 mod linear;
 mod moe;
@@ -85,6 +86,9 @@ pub const CHECKS: &[Check] = &[
     Check { kernels: &["linear_bf16_64_wide"], run: linear::bf16_64_wide },
     Check { kernels: &["verify_attention_64_16"], run: attention::small },
     Check { kernels: &["verify_attention_512_64"], run: attention::large },
+    Check { kernels: &["draft_append"], run: draft::append },
+    Check { kernels: &["draft_attention_64", "draft_merge_64"], run: draft::attend_64 },
+    Check { kernels: &["draft_attention_128", "draft_merge_128"], run: draft::attend_128 },
     Check { kernels: &["router_8"], run: moe::router_8 },
     Check { kernels: &["router_16"], run: moe::router_16 },
     Check { kernels: &["router_32"], run: moe::router_32 },
