@@ -6,7 +6,7 @@ use cuda_std::prelude::*;
 
 macro_rules! instances {
     ($($name:ident: $latent:literal + $rope:literal, $rows:literal rows, $steps:literal steps, $tiles:literal tiles, team $team:ident,
-        $height:literal x $columns:literal;)*) => {
+        $height:literal x $columns:literal, $parked:literal parked;)*) => {
         $(
             #[doc = concat!("Attention of a tree's rows over context and tree: latent ", $latent, ", rope ", $rope, ", ", $rows, " rows a block.")]
             ///
@@ -52,16 +52,16 @@ macro_rules! instances {
                 let parts = Parts { values, log_sums, arrivals };
                 let round = Round { query, cache, mask, context, parts, out, heads, tree_rows, scale, stages, mergers };
                 // SAFETY: the contract is the same.
-                unsafe { verify::<$latent, $rope, $steps, $tiles, $team, $height, $columns>(round) }
+                unsafe { verify::<$latent, $rope, $steps, $tiles, $team, $height, $columns, $parked>(round) }
             }
         )*
     };
 }
 instances! {
-    verify_attention_512_64_rows16: 512 + 64, 16 rows, 9 steps, 1 tiles, team GROUP, 1 x 16;
-    verify_attention_512_64_rows32: 512 + 64, 32 rows, 9 steps, 2 tiles, team GROUP, 2 x 16;
-    verify_attention_512_64_rows64: 512 + 64, 64 rows, 9 steps, 2 tiles, team WARPS, 4 x 8;
-    verify_attention_64_16_rows16: 64 + 16, 16 rows, 2 steps, 1 tiles, team GROUP, 1 x 2;
-    verify_attention_64_16_rows32: 64 + 16, 32 rows, 2 steps, 2 tiles, team GROUP, 2 x 2;
-    verify_attention_64_16_rows64: 64 + 16, 64 rows, 2 steps, 2 tiles, team WARPS, 4 x 1;
+    verify_attention_512_64_rows16: 512 + 64, 16 rows, 9 steps, 1 tiles, team GROUP, 1 x 16, 0 parked;
+    verify_attention_512_64_rows32: 512 + 64, 32 rows, 9 steps, 2 tiles, team GROUP, 2 x 16, 1 parked;
+    verify_attention_512_64_rows64: 512 + 64, 64 rows, 9 steps, 2 tiles, team WARPS, 4 x 8, 1 parked;
+    verify_attention_64_16_rows16: 64 + 16, 16 rows, 2 steps, 1 tiles, team GROUP, 1 x 2, 0 parked;
+    verify_attention_64_16_rows32: 64 + 16, 32 rows, 2 steps, 2 tiles, team GROUP, 2 x 2, 0 parked;
+    verify_attention_64_16_rows64: 64 + 16, 64 rows, 2 steps, 2 tiles, team WARPS, 4 x 1, 0 parked;
 }

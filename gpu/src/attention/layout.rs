@@ -38,6 +38,10 @@ pub struct Layout {
     pub units: u32,
     /// Maximum and sum of each row of each group.
     pub states: u32,
+    /// Tree row of each row of the block.
+    pub nodes: u32,
+    /// Steps of the query that have no room in registers.
+    pub parked: u32,
     /// Two buffers of factors by which a tile changes what was accumulated, and the size of one.
     pub factors: u32,
     pub factors_size: u32,
@@ -52,14 +56,15 @@ pub struct Layout {
 }
 
 impl Layout {
-    pub const fn new(latent: u32, rope: u32, tiles: u32, team: u32) -> Self {
+    pub const fn new(latent: u32, rope: u32, tiles: u32, team: u32, parked_steps: u32) -> Self {
         assert!(latent.is_multiple_of(8 * team) && rope.is_multiple_of(16) && (team == GROUP || team == WARPS));
         let width = latent + rope;
         let row = 2 * width + 16;
         let group_rows = 16 * tiles;
         let rows = group_rows * (team / GROUP);
         let states = 8 * (2 * GROUPS + GROUPS * MOST_STAGES);
-        let factors = states + 8 * GROUPS * group_rows;
+        let nodes = states + 8 * GROUPS * group_rows;
+        let factors = nodes + 4 * GROUPS * group_rows;
         let factors_size = 4 * GROUPS * group_rows;
         let weights = (factors + 2 * factors_size).next_multiple_of(128);
         let weights_size = 2 * KEYS * GROUPS * group_rows;
@@ -75,13 +80,15 @@ impl Layout {
             rings: WARPS / team,
             units: rows * latent * 2 / 512,
             states,
+            nodes,
             factors,
             factors_size,
             weights,
             weights_size,
             scores,
             scores_size,
-            ring: scores + 2 * scores_size,
+            parked: scores + 2 * scores_size,
+            ring: scores + 2 * scores_size + WARPS * 512 * tiles * parked_steps,
         }
     }
 

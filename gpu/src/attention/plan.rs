@@ -53,8 +53,8 @@ pub struct Head {
     pub classes: [Class; 3],
 }
 
-const fn class(kernel: &'static Attention, latent: u32, rope: u32, tiles: u32, team: u32) -> Class {
-    Class { kernel, layout: Layout::new(latent, rope, tiles, team) }
+const fn class(kernel: &'static Attention, latent: u32, rope: u32, tiles: u32, team: u32, parked: u32) -> Class {
+    Class { kernel, layout: Layout::new(latent, rope, tiles, team, parked) }
 }
 
 /// 512 + 64: DeepSeek-V3 and Kimi-K2.
@@ -62,9 +62,9 @@ pub const HEAD_512_64: Head = Head {
     latent: 512,
     rope: 64,
     classes: [
-        class(&verify_attention_512_64_rows16::KERNEL, 512, 64, 1, GROUP),
-        class(&verify_attention_512_64_rows32::KERNEL, 512, 64, 2, GROUP),
-        class(&verify_attention_512_64_rows64::KERNEL, 512, 64, 2, WARPS),
+        class(&verify_attention_512_64_rows16::KERNEL, 512, 64, 1, GROUP, 0),
+        class(&verify_attention_512_64_rows32::KERNEL, 512, 64, 2, GROUP, 1),
+        class(&verify_attention_512_64_rows64::KERNEL, 512, 64, 2, WARPS, 1),
     ],
 };
 
@@ -73,9 +73,9 @@ pub const HEAD_64_16: Head = Head {
     latent: 64,
     rope: 16,
     classes: [
-        class(&verify_attention_64_16_rows16::KERNEL, 64, 16, 1, GROUP),
-        class(&verify_attention_64_16_rows32::KERNEL, 64, 16, 2, GROUP),
-        class(&verify_attention_64_16_rows64::KERNEL, 64, 16, 2, WARPS),
+        class(&verify_attention_64_16_rows16::KERNEL, 64, 16, 1, GROUP, 0),
+        class(&verify_attention_64_16_rows32::KERNEL, 64, 16, 2, GROUP, 0),
+        class(&verify_attention_64_16_rows64::KERNEL, 64, 16, 2, WARPS, 0),
     ],
 };
 

@@ -65,3 +65,18 @@ pub unsafe fn load_query<const STEPS: usize, const TILES: usize>(
     });
     fragments
 }
+
+/// Leaves the last `PARKED` steps of a warp's fragments in shared memory: registers do not hold all. Each lane reads back its own.
+/// `to` holds the lane's vectors, tile by tile, 512 bytes from one to the next.
+#[inline(always)]
+pub unsafe fn park<const STEPS: usize, const TILES: usize, const PARKED: usize>(
+    query: &[[FragmentA; STEPS]; TILES],
+    to: Shared<[u32; 4]>,
+) {
+    for (tile, query) in query.iter().enumerate() {
+        for (i, fragment) in query[STEPS - PARKED..].iter().enumerate() {
+            // SAFETY: inside the lane's place.
+            unsafe { to.add(32 * (tile * PARKED + i) as u32).write(*fragment) };
+        }
+    }
+}

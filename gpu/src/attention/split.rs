@@ -69,7 +69,7 @@ pub unsafe fn arrive(counters: GlobalMut<u32>, active: u32, mergers: u32, flag: 
 }
 
 /// Merges share `number` of `mergers` of a row tile's units over its splits, in an order that depends on the number of splits alone.
-/// `scratch` is shared memory for 12 words a thread.
+/// `scratch` is shared memory for four vectors a thread.
 #[inline(always)]
 pub unsafe fn merge<const HEIGHT: usize, const COLUMNS: usize>(
     parts: Parts,
@@ -166,7 +166,7 @@ impl Merged {
     unsafe fn join(&mut self, scratch: Shared<[f32; 4]>, (part, depth): (u32, u32)) {
         let thread = thread::thread_idx_x();
         let place = |thread: u32, i: u32| scratch.add(i * (WARPS * 32) + thread);
-        // SAFETY: all threads come here together; three vectors a thread.
+        // SAFETY: all threads come here together; four vectors a thread.
         unsafe {
             thread::sync_threads();
             for (i, [low, high]) in self.sums.iter().enumerate() {

@@ -12,45 +12,61 @@ const AHEAD: usize = 3;
 /// Fragments of values likewise.
 const VALUES_AHEAD: usize = 2;
 
+/// Where a lane reads the keys of a tile from, relative to the tile.
+#[inline(always)]
+pub fn keys_offset(layout: Layout) -> u32 {
+    let lane = thread::thread_idx_x() % 32;
+    (lane / 16 * 8 + lane % 8) * layout.row + lane / 8 % 2 * 16
+}
+
+/// A step's fragments of keys. Steps past the last meet zeros in the query.
+#[inline(always)]
+unsafe fn load_keys<const STEPS: usize>(from: Shared<Bf16>, layout: Layout, slice: u32, step: usize) -> [u32; 4] {
+    let (first, step) = (slice * STEPS as u32, step as u32);
+    // SAFETY: the callers' contract.
+    unsafe {
+        if GROUP * STEPS as u32 == layout.steps {
+            uniform::ldmatrix_x4(from.byte_add(first * 32).byte_add(32 * step))
+        } else {
+            uniform::ldmatrix_x4(from.byte_add(32 * (first + step).min(layout.steps - 1)))
+        }
+    }
+}
+
 /// Partial scores of a warp: a slice of the width, all rows of its group by the 16 keys of a tile.
 #[inline(always)]
-pub unsafe fn score<const STEPS: usize, const TILES: usize>(
+pub unsafe fn score<const STEPS: usize, const TILES: usize, const PARKED: usize>(
     query: &[[FragmentA; STEPS]; TILES],
-    tile: Shared<Bf16>,
+    parked: Shared<[u32; 4]>,
+    from: Shared<Bf16>,
     layout: Layout,
     slice: u32,
 ) -> [[FragmentC; 2]; TILES] {
-    let lane = thread::thread_idx_x() % 32;
-    let row = tile.byte_add((lane / 16 * 8 + lane % 8) * layout.row + lane / 8 % 2 * 16);
-    let first = row.byte_add(slice * STEPS as u32 * 32);
-    // SAFETY: whole warps come here; the tile is complete. Steps past the last meet zeros in the query.
-    let load = |step: usize| unsafe {
-        if GROUP * STEPS as u32 == layout.steps {
-            uniform::ldmatrix_x4(first.byte_add(32 * step as u32))
-        } else {
-            uniform::ldmatrix_x4(row.byte_add(32 * (slice * STEPS as u32 + step as u32).min(layout.steps - 1)))
-        }
-    };
     let mut scores = [[[0.0; 4]; 2]; TILES];
     let mut keys = [[0; 4]; STEPS];
-    for (step, keys) in keys.iter_mut().enumerate().take(AHEAD) {
-        *keys = load(step);
-    }
-    unroll!(STEP in [0 1 2 3 4 5 6 7 8] {
-        if STEP < STEPS {
-            if STEP + AHEAD < STEPS {
-                keys[STEP + AHEAD] = load(STEP + AHEAD);
-            }
-            let [b0, b1, b2, b3] = keys[STEP];
-            for (scores, query) in scores.iter_mut().zip(query) {
-                // SAFETY: whole warps come here.
-                unsafe {
-                    scores[0] = mma::m16n8k16_bf16(query[STEP], [b0, b1], scores[0]);
-                    scores[1] = mma::m16n8k16_bf16(query[STEP], [b2, b3], scores[1]);
+    // SAFETY: whole warps come here; the tile is complete; each lane reads what it has parked.
+    unsafe {
+        for (step, keys) in keys.iter_mut().enumerate().take(AHEAD) {
+            *keys = load_keys::<STEPS>(from, layout, slice, step);
+        }
+        unroll!(STEP in [0 1 2 3 4 5 6 7 8] {
+            if STEP < STEPS {
+                if STEP + AHEAD < STEPS {
+                    keys[STEP + AHEAD] = load_keys::<STEPS>(from, layout, slice, STEP + AHEAD);
+                }
+                let [b0, b1, b2, b3] = keys[STEP];
+                for (tile, (scores, query)) in scores.iter_mut().zip(query).enumerate() {
+                    let query = if STEP + PARKED < STEPS {
+                        query[STEP]
+                    } else {
+                        parked.add(32 * (tile * PARKED + STEP + PARKED - STEPS) as u32).read()
+                    };
+                    scores[0] = mma::m16n8k16_bf16(query, [b0, b1], scores[0]);
+                    scores[1] = mma::m16n8k16_bf16(query, [b2, b3], scores[1]);
                 }
             }
-        }
-    });
+        });
+    }
     scores
 }
 
@@ -137,13 +153,18 @@ pub unsafe fn store_weights(weights: [f32; 4], rows: Shared<Bf16>) {
     }
 }
 
-/// Fragments of the weights of 16 `HEIGHT` rows.
+/// Where a lane reads weights from, relative to its team's.
 #[inline(always)]
-pub unsafe fn load_weights<const HEIGHT: usize>(rows: Shared<Bf16>) -> [FragmentA; HEIGHT] {
+pub fn weights_offset() -> u32 {
     let lane = thread::thread_idx_x() % 32;
-    let from = rows.byte_add(lane % 16 * 32 + (lane / 16 * 16 ^ lane / 4 % 2 * 16));
+    lane % 16 * 32 + (lane / 16 * 16 ^ lane / 4 % 2 * 16)
+}
+
+/// Fragment of the weights of 16 rows.
+#[inline(always)]
+unsafe fn load_weights(from: Shared<Bf16>, tile: usize) -> FragmentA {
     // SAFETY: whole warps come here; the weights are complete.
-    core::array::from_fn(|tile| unsafe { uniform::ldmatrix_x4(from.byte_add(512 * tile as u32)) })
+    unsafe { uniform::ldmatrix_x4(from.byte_add(512 * tile as u32)) }
 }
 
 /// Offset of the factor of row g of an 8-row block among the factors of a team with 2 `HEIGHT` blocks.
@@ -179,44 +200,68 @@ pub unsafe fn rescale<const HEIGHT: usize, const COLUMNS: usize>(
     }
 }
 
-/// Adds the tile's values, weighted, to the sums of a warp: 16 `HEIGHT` rows by 8 `COLUMNS` elements from `column` on.
-#[inline(always)]
-pub unsafe fn accumulate<const HEIGHT: usize, const COLUMNS: usize>(
-    sums: &mut [[FragmentC; COLUMNS]; HEIGHT],
-    weights: &[FragmentA; HEIGHT],
-    mut values: [[u32; 4]; COLUMNS],
-    from: Shared<Bf16>,
-) {
-    // SAFETY: whole warps come here; the tile is complete.
-    unsafe {
-        unroll!(PAIR in [0 1 2 3 4 5 6 7] {
-            if PAIR < COLUMNS / 2 {
-                let [b0, b1, b2, b3] = values[PAIR];
-                if PAIR + VALUES_AHEAD < COLUMNS / 2 {
-                    values[PAIR + VALUES_AHEAD] = uniform::ldmatrix_x4_trans(from.byte_add(32 * (PAIR + VALUES_AHEAD) as u32));
-                }
-                for (sums, weights) in sums.iter_mut().zip(weights) {
-                    sums[2 * PAIR] = mma::m16n8k16_bf16(*weights, [b0, b1], sums[2 * PAIR]);
-                    sums[2 * PAIR + 1] = mma::m16n8k16_bf16(*weights, [b2, b3], sums[2 * PAIR + 1]);
-                }
-            }
-        });
-        if COLUMNS % 2 == 1 {
-            let b = uniform::ldmatrix_x2_trans(from.byte_add(16 * (COLUMNS as u32 - 1)));
-            for (sums, weights) in sums.iter_mut().zip(weights) {
-                sums[COLUMNS - 1] = mma::m16n8k16_bf16(*weights, b, sums[COLUMNS - 1]);
-            }
-        }
-    }
+/// Fragments of values that are on their way before they are wanted: all where a warp has more rows than columns, since it then
+/// keeps them for all rows; else those of the next few columns.
+const fn values_ahead(height: usize, columns: usize) -> usize {
+    if 2 * height >= columns { columns / 2 } else { VALUES_AHEAD }
 }
 
 /// The first value fragments of a tile, which need not wait for the weights.
 #[inline(always)]
-pub unsafe fn first_values<const COLUMNS: usize>(from: Shared<Bf16>) -> [[u32; 4]; COLUMNS] {
+pub unsafe fn first_values<const HEIGHT: usize, const COLUMNS: usize>(from: Shared<Bf16>) -> [[u32; 4]; COLUMNS] {
     let mut values = [[0; 4]; COLUMNS];
-    for (pair, values) in values.iter_mut().enumerate().take(VALUES_AHEAD.min(COLUMNS / 2)) {
+    for (pair, values) in values.iter_mut().enumerate().take(values_ahead(HEIGHT, COLUMNS)) {
         // SAFETY: whole warps come here; the tile is complete.
         *values = unsafe { uniform::ldmatrix_x4_trans(from.byte_add(32 * pair as u32)) };
     }
     values
+}
+
+/// Adds the tile's values, weighted, to the sums of a warp: 16 `HEIGHT` rows by 8 `COLUMNS` elements.
+#[inline(always)]
+pub unsafe fn accumulate<const HEIGHT: usize, const COLUMNS: usize>(
+    sums: &mut [[FragmentC; COLUMNS]; HEIGHT],
+    weights_from: Shared<Bf16>,
+    values: &mut [[u32; 4]; COLUMNS],
+    from: Shared<Bf16>,
+) {
+    // SAFETY: whole warps come here; tile and weights are complete.
+    unsafe {
+        if COLUMNS % 2 == 1 {
+            let [b0, b1] = uniform::ldmatrix_x2_trans(from.byte_add(16 * (COLUMNS as u32 - 1)));
+            values[COLUMNS - 1] = [b0, b1, 0, 0];
+        }
+        if 2 * HEIGHT >= COLUMNS {
+            let mut weights = [[0; 4]; HEIGHT];
+            weights[0] = load_weights(weights_from, 0);
+            unroll!(TILE in [0 1 2 3] {
+                if TILE < HEIGHT {
+                    if TILE + 1 < HEIGHT {
+                        weights[TILE + 1] = load_weights(weights_from, TILE + 1);
+                    }
+                    unroll!(COLUMN in [0 1 2 3 4 5 6 7] {
+                        if COLUMN < COLUMNS {
+                            let [b0, b1, b2, b3] = if COLUMN + 1 == COLUMNS && COLUMNS % 2 == 1 { values[COLUMN] } else { values[COLUMN / 2] };
+                            let b = if COLUMN % 2 == 0 { [b0, b1] } else { [b2, b3] };
+                            sums[TILE][COLUMN] = mma::m16n8k16_bf16(weights[TILE], b, sums[TILE][COLUMN]);
+                        }
+                    });
+                }
+            });
+        } else {
+            let weights: [FragmentA; HEIGHT] = core::array::from_fn(|tile| load_weights(weights_from, tile));
+            unroll!(PAIR in [0 1 2 3 4 5 6 7] {
+                if PAIR < COLUMNS / 2 {
+                    if PAIR + VALUES_AHEAD < COLUMNS / 2 {
+                        values[PAIR + VALUES_AHEAD] = uniform::ldmatrix_x4_trans(from.byte_add(32 * (PAIR + VALUES_AHEAD) as u32));
+                    }
+                    let [b0, b1, b2, b3] = values[PAIR];
+                    for (sums, weights) in sums.iter_mut().zip(&weights) {
+                        sums[2 * PAIR] = mma::m16n8k16_bf16(*weights, [b0, b1], sums[2 * PAIR]);
+                        sums[2 * PAIR + 1] = mma::m16n8k16_bf16(*weights, [b2, b3], sums[2 * PAIR + 1]);
+                    }
+                }
+            });
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! Verify attention: the rows of a tree over context and tree, in the absorbed form of MLA.
 use super::layout::{GROUP, GROUPS, KEYS, Layout, WARPS};
-use super::query::load_query;
+use super::query::{load_query, park};
 use super::split::{Parts, Target, arrive, merge, share};
 use super::sums::{join_teams, scale, write_sums};
 use super::tile::{self, Row};
@@ -59,11 +59,18 @@ struct Place {
     member: u32,
 }
 
+/// Tells the compiler that all lanes of the warp have the same value: it may then live in a uniform register.
+#[inline(always)]
+fn uniform(value: u32) -> u32 {
+    // SAFETY: whole warps come here.
+    unsafe { warp::warp_shuffle_idx(warp::FULL_MASK, value, 0, 32) }
+}
+
 impl Place {
     #[inline(always)]
     fn new(layout: Layout) -> Self {
         let thread = thread::thread_idx_x();
-        let warp = thread / 32;
+        let warp = uniform(thread / 32);
         let (group, slice) = (warp / GROUP, warp % GROUP);
         Self { thread, lane: thread % 32, group, slice, team: warp / layout.team, member: warp % layout.team }
     }
@@ -137,6 +144,7 @@ pub unsafe fn verify<
     const TEAM: u32,
     const HEIGHT: usize,
     const COLUMNS: usize,
+    const PARKED: usize,
 >(
     round: Round,
 ) {
@@ -144,7 +152,7 @@ pub unsafe fn verify<
     // A tile's stage is refilled after the weights of the tile after it are complete: all warps of the team are done with it.
     // Scores and weights have two buffers each: whoever writes one has waited for a later phase of all who read it.
     unsafe {
-        let layout = const { Layout::new(LATENT, ROPE, TILES as u32, TEAM) };
+        let layout = const { Layout::new(LATENT, ROPE, TILES as u32, TEAM, PARKED as u32) };
         let me = Place::new(layout);
         let base = shared::dynamic_shared_mem::<Bf16>();
         let barriers = base.cast::<u64>();
@@ -162,7 +170,7 @@ pub unsafe fn verify<
             barrier::fence_init();
         }
         grid::dependency_wait();
-        let context = round.context.read();
+        let context = uniform(round.context.read());
         let keys = context + round.tree_rows;
         let tiles = keys.div_ceil(KEYS);
         let (row_tile, split, splits) = (thread::block_idx_x(), thread::block_idx_y(), thread::grid_dim_y());
@@ -198,7 +206,13 @@ pub unsafe fn verify<
         ring.clear_missing(me.member, me.lane);
         let first_row = row_tile * layout.rows;
         let group_row = if layout.rings == 1 { first_row + me.group * 16 * TILES as u32 } else { first_row };
+        if me.thread < layout.rows {
+            let node = (first_row + me.thread) / round.heads;
+            base.byte_add(layout.nodes).cast::<u32>().add(me.thread).write(node.min(round.tree_rows - 1));
+        }
         let query = load_query::<STEPS, TILES>(round.query, layout, (group_row, rows), me.slice);
+        let parked = base.byte_add(layout.parked + me.thread / 32 * (512 * (TILES * PARKED) as u32) + me.lane * 16).cast::<[u32; 4]>();
+        park::<STEPS, TILES, PARKED>(&query, parked);
         thread::sync_threads();
 
         let scores_ready = Mbarrier::at(barriers.add(Layout::scores_barrier(me.group)));
@@ -212,15 +226,18 @@ pub unsafe fn verify<
         let own_rows = base.byte_add(team_rows + block * (8 * 2 * KEYS));
         let own_factor =
             base.byte_add(team_factors + tile::factor_offset::<HEIGHT>(block, me.lane / 4)).cast::<f32>();
-        let (team_rows, team_factors) = (base.byte_add(team_rows), base.byte_add(team_factors).cast::<f32>());
+        let own_node = base.byte_add(layout.nodes).cast::<u32>().add(8 * block + me.lane / 4);
+        let (team_rows, team_factors) = (base.byte_add(team_rows + tile::weights_offset()), base.byte_add(team_factors).cast::<f32>());
         let values_at =
             me.lane % 16 * layout.row + me.lane / 16 * 16 + me.member * (16 * COLUMNS as u32);
 
         let mut row = Row::EMPTY;
         let mut sums = [[[0.0f32; 4]; COLUMNS]; HEIGHT];
         let mut own = [0.0f32; 4];
+        let keys_at = tile::keys_offset(layout);
         let hand_out = |i: u32, stage: u32| {
-            let scores = tile::score::<STEPS, TILES>(&query, ring.tile(stage), layout, me.slice);
+            let from = ring.tile(stage).byte_add(keys_at);
+            let scores = tile::score::<STEPS, TILES, PARKED>(&query, parked, from, layout, me.slice);
             tile::send::<TILES>(&scores, messages.byte_add(i % 2 * layout.scores_size), me.slice);
             warp::sync_warp(warp::FULL_MASK);
             if me.lane == 0 {
@@ -235,6 +252,8 @@ pub unsafe fn verify<
         let (mut stage, mut phase) = (0, 0);
         for i in 0..ring.count {
             let parity = i % 2;
+            let (last_stage, this_stage) = (if stage == 0 { ring.stages } else { stage } - 1, stage);
+            (stage, phase) = if stage + 1 == ring.stages { (0, phase ^ 1) } else { (stage + 1, phase) };
             // Warps without rows of their own wait as well: otherwise they would announce the next tile in this one's phase.
             scores_ready.wait(parity);
             if softmax {
@@ -243,8 +262,7 @@ pub unsafe fn verify<
                 let first_key = (ring.first + i) * KEYS;
                 // Only tiles that hold tree rows or the end need the mask.
                 if first_key + KEYS > context {
-                    let node = (group_row + 8 * me.slice + me.lane / 4) / round.heads;
-                    let node = node.min(round.tree_rows - 1);
+                    let node = own_node.read();
                     for (j, score) in scores.iter_mut().enumerate() {
                         let key = first_key + j as u32 / 2 * 8 + me.lane % 4 * 2 + j as u32 % 2;
                         if !round.sees(node, key, context) {
@@ -263,23 +281,21 @@ pub unsafe fn verify<
                 weights_ready.arrive();
             }
 
-            let (last_stage, this_stage) = (if stage == 0 { ring.stages } else { stage } - 1, stage);
-            (stage, phase) = if stage + 1 == ring.stages { (0, phase ^ 1) } else { (stage + 1, phase) };
             if i + 1 < ring.count {
                 ring.full(stage).wait(phase);
                 own = hand_out(i + 1, stage);
             }
 
             let values = ring.tile(this_stage).byte_add(values_at);
-            let first_values = tile::first_values::<COLUMNS>(values);
+            let mut first_values = tile::first_values::<HEIGHT, COLUMNS>(values);
             weights_ready.wait(parity);
             let next = i + ring.stages - 1;
             if i > 0 && next < ring.count && me.member == i % TEAM && me.lane == 0 {
                 ring.fetch(next, last_stage);
             }
             tile::rescale(&mut sums, team_factors.byte_add(parity * layout.factors_size));
-            let weights = tile::load_weights::<HEIGHT>(team_rows.byte_add(parity * layout.weights_size));
-            tile::accumulate(&mut sums, &weights, first_values, values);
+            let weights = team_rows.byte_add(parity * layout.weights_size);
+            tile::accumulate(&mut sums, weights, &mut first_values, values);
         }
 
         finish::<TILES, HEIGHT, COLUMNS>(round.parts, target, layout, me, split, row, &mut sums);

@@ -9,6 +9,7 @@ use super::args::{
     Device, DeviceFlags, DoctorFlags, GenerateFlags, InspectFlags, KernelsFlags, KernelsTaskFlags, LogitsFlags, Spec,
     Switch,
 };
+use crate::backend::cuda::bench::attention::Sizes;
 use crate::backend::cuda::check::Size;
 use crate::draft::DflashOptions;
 use crate::engine::Speculation;
@@ -189,7 +190,7 @@ pub struct KernelsArgs {
 }
 
 /// What `kernels` does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KernelsTask {
     /// Names them.
     List,
@@ -202,6 +203,13 @@ pub enum KernelsTask {
     },
     /// Measures them.
     Bench,
+    /// Measures verify attention over many sizes.
+    Attention {
+        /// Which.
+        sizes: Sizes,
+        /// Comma-separated values instead of a table.
+        csv: bool,
+    },
 }
 
 /// Seeds that follow each other.
@@ -331,6 +339,9 @@ impl KernelsFlags {
                 seeds: Seeds { first: seed.into(), count: seeds },
             },
             Some(KernelsTaskFlags::Bench) => KernelsTask::Bench,
+            Some(KernelsTaskFlags::Attention { heads, tree_rows, contexts, seeds, csv }) => {
+                KernelsTask::Attention { sizes: Sizes { heads, tree_rows, contexts, seeds: seeds.into() }, csv }
+            }
         };
         KernelsArgs { task, device: self.device, json: self.json, output: self.output }
     }

@@ -1,6 +1,7 @@
 //! `kernels`: what GPU kernels there are, whether they are right on this device, and how fast. The checks and measurements
 //! themselves live in `backend::cuda`.
 
+mod attention;
 mod bench;
 mod check;
 mod list;
@@ -18,10 +19,11 @@ use crate::error::Result;
 /// # Errors
 /// No usable device for `check` and `bench`, a kernel that is wrong, a closed standard output.
 pub fn run(args: &KernelsArgs) -> Result<Outcome> {
-    match args.task {
+    match &args.task {
         KernelsTask::List => list::run(args),
-        KernelsTask::Check { size, seeds } => check::run(args, size, seeds),
+        KernelsTask::Check { size, seeds } => check::run(args, *size, *seeds),
         KernelsTask::Bench => bench::run(args),
+        KernelsTask::Attention { sizes, csv } => attention::run(args, sizes, *csv),
     }
 }
 
