@@ -59,7 +59,7 @@ macro_rules! instances {
 }
 instances! {
     verify_attention_512_64_rows16: 512 + 64, 16 rows, 9 steps, 1 tiles, team GROUP, 1 x 16, 0 parked;
-    verify_attention_512_64_rows32: 512 + 64, 32 rows, 9 steps, 2 tiles, team GROUP, 2 x 16, 1 parked;
+    verify_attention_512_64_rows32: 512 + 64, 32 rows, 9 steps, 2 tiles, team GROUP, 2 x 16, 2 parked;
     verify_attention_512_64_rows64: 512 + 64, 64 rows, 9 steps, 2 tiles, team WARPS, 4 x 8, 1 parked;
     verify_attention_64_16_rows16: 64 + 16, 16 rows, 2 steps, 1 tiles, team GROUP, 1 x 2, 0 parked;
     verify_attention_64_16_rows32: 64 + 16, 32 rows, 2 steps, 2 tiles, team GROUP, 2 x 2, 0 parked;

@@ -63,7 +63,7 @@ pub const HEAD_512_64: Head = Head {
     rope: 64,
     classes: [
         class(&verify_attention_512_64_rows16::KERNEL, 512, 64, 1, GROUP, 0),
-        class(&verify_attention_512_64_rows32::KERNEL, 512, 64, 2, GROUP, 1),
+        class(&verify_attention_512_64_rows32::KERNEL, 512, 64, 2, GROUP, 2),
         class(&verify_attention_512_64_rows64::KERNEL, 512, 64, 2, WARPS, 1),
     ],
 };

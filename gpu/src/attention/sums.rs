@@ -76,20 +76,30 @@ pub unsafe fn write_rows<const HEIGHT: usize, const COLUMNS: usize>(
     }
 }
 
-/// Writes a warp's normalised sums: to the output where the context has one split, else to the split's part.
+/// Writes a warp's normalised sums: to the output where the context has one split, else to the split's part. Adds what the
+/// second team has left, if there is one, as late as that: registers do not hold both.
 #[inline(always)]
 pub unsafe fn write_sums<const HEIGHT: usize, const COLUMNS: usize>(
     sums: &[[FragmentC; COLUMNS]; HEIGHT],
     (parts, target, layout): (Parts, Target, Layout),
     (split, member): (u32, u32),
+    others: Shared<[f32; 4]>,
 ) {
     let lane = thread::thread_idx_x() % 32;
+    let sum = |i: usize| {
+        let sum = sums[i / COLUMNS][i % COLUMNS];
+        if layout.rings == 1 {
+            return sum;
+        }
+        // SAFETY: the second team has left it.
+        let other = unsafe { place::<HEIGHT, COLUMNS>(others, member, i).read() };
+        [sum[0] + other[0], sum[1] + other[1], sum[2] + other[2], sum[3] + other[3]]
+    };
     let units = HEIGHT * COLUMNS / 2;
     let first = (target.row_tile * target.splits + split) * layout.units + member * units as u32;
     unroll!(UNIT in [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15] {
         if UNIT < units {
-            let [a, b, c, d] = sums[2 * UNIT / COLUMNS][2 * UNIT % COLUMNS];
-            let [e, f, g, h] = sums[(2 * UNIT + 1) / COLUMNS][(2 * UNIT + 1) % COLUMNS];
+            let ([a, b, c, d], [e, f, g, h]) = (sum(2 * UNIT), sum(2 * UNIT + 1));
             let words = [[a, b], [c, d], [e, f], [g, h]];
             // SAFETY: inside output and parts.
             unsafe {
@@ -105,32 +115,32 @@ pub unsafe fn write_sums<const HEIGHT: usize, const COLUMNS: usize>(
     });
 }
 
-/// Adds the second team's sums to the first's, through shared memory.
+/// Where a lane leaves fragment `i` of the second team's sums for the first, in shared memory.
 #[inline(always)]
-pub unsafe fn join_teams<const HEIGHT: usize, const COLUMNS: usize>(
-    sums: &mut [[FragmentC; COLUMNS]; HEIGHT],
+fn place<const HEIGHT: usize, const COLUMNS: usize>(
+    scratch: Shared<[f32; 4]>,
+    member: u32,
+    i: usize,
+) -> Shared<[f32; 4]> {
+    scratch.add((member * (HEIGHT * COLUMNS) as u32 + i as u32) * 32 + thread::thread_idx_x() % 32)
+}
+
+/// Leaves the second team's sums for the first, in shared memory.
+#[inline(always)]
+pub unsafe fn leave_sums<const HEIGHT: usize, const COLUMNS: usize>(
+    sums: &[[FragmentC; COLUMNS]; HEIGHT],
     (team, member): (u32, u32),
     scratch: Shared<[f32; 4]>,
 ) {
-    let lane = thread::thread_idx_x() % 32;
-    let place = |i: usize| scratch.add((member * (HEIGHT * COLUMNS) as u32 + i as u32) * 32 + lane);
     // SAFETY: all threads come here together, and the scratch is free.
     unsafe {
         if team == 1 {
             unroll!(I in [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31] {
                 if I < HEIGHT * COLUMNS {
-                    place(I).write(sums[I / COLUMNS][I % COLUMNS]);
+                    place::<HEIGHT, COLUMNS>(scratch, member, I).write(sums[I / COLUMNS][I % COLUMNS]);
                 }
             });
         }
         thread::sync_threads();
-        if team == 0 {
-            unroll!(I in [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31] {
-                if I < HEIGHT * COLUMNS {
-                    let (sum, other) = (&mut sums[I / COLUMNS][I % COLUMNS], place(I).read());
-                    *sum = [sum[0] + other[0], sum[1] + other[1], sum[2] + other[2], sum[3] + other[3]];
-                }
-            });
-        }
     }
 }

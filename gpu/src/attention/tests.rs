@@ -1,6 +1,6 @@
 //! Every class against the formula, under the simulator.
-use super::plan::{Class, HEAD_64_16, HEAD_512_64, Head, Limits};
 use super::attention_reference;
+use super::plan::{Class, HEAD_64_16, HEAD_512_64, Head, Limits};
 use crate::testing::{Failures, Random};
 use crate::tree::tree_layout_reference;
 use cuda_std::prelude::*;
@@ -8,10 +8,8 @@ use cuda_std::simulate::{Buffer, Simulator};
 use std::vec::Vec;
 
 /// An H200, and an RTX PRO 6000.
-const DEVICES: [Limits; 2] = [
-    Limits { multiprocessors: 132, shared_bytes: 232_448 },
-    Limits { multiprocessors: 188, shared_bytes: 101_376 },
-];
+const DEVICES: [Limits; 2] =
+    [Limits { multiprocessors: 132, shared_bytes: 232_448 }, Limits { multiprocessors: 188, shared_bytes: 101_376 }];
 
 #[derive(Clone, Copy)]
 struct Case {
@@ -42,7 +40,15 @@ fn check(head: &Head, class: &Class, stages: u32, case: Case) -> Failures {
     // What lies past the end, and the padding, must not matter.
     cache[(context + tree_rows) * stride..].fill(Bf16(u16::MAX));
     cache.chunks_mut(stride).for_each(|row| row[width..].fill(Bf16(u16::MAX)));
-    let mut parent = |t: u32| if t == 0 { 0 } else if chain { t - 1 } else { random.below(t) };
+    let mut parent = |t: u32| {
+        if t == 0 {
+            0
+        } else if chain {
+            t - 1
+        } else {
+            random.below(t)
+        }
+    };
     let parents: Vec<u32> = (0..tree_rows as u32).map(&mut parent).collect();
     let (_, sees) = tree_layout_reference(&parents, context as u32);
     let words = tree_rows.div_ceil(32);
@@ -143,7 +149,10 @@ fn plans_fit_the_devices() {
                 let plan = head.plan(rows, device);
                 let [tiles, splits, _] = plan.shape.grid.0;
                 assert!(plan.shape.shared_bytes <= device.shared_bytes && plan.stages >= fewest, "{rows} rows");
-                assert!(u64::from(tiles) * u64::from(splits) * 100 > u64::from(device.multiprocessors) * 70, "{rows} rows");
+                assert!(
+                    u64::from(tiles) * u64::from(splits) * 100 > u64::from(device.multiprocessors) * 70,
+                    "{rows} rows"
+                );
             }
         }
     }

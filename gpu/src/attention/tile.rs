@@ -8,9 +8,9 @@ use cuda_std::{convert, prelude::*, unroll};
 /// accumulated is rarely multiplied.
 const SLACK: f32 = 8.0;
 /// Fragments of keys on their way while products are formed.
-const AHEAD: usize = 3;
+const AHEAD: usize = 2;
 /// Fragments of values likewise.
-const VALUES_AHEAD: usize = 2;
+const VALUES_AHEAD: usize = if cfg!(coppice_sm = "120") { 1 } else { 2 };
 
 /// Where a lane reads the keys of a tile from, relative to the tile.
 #[inline(always)]
@@ -203,7 +203,15 @@ pub unsafe fn rescale<const HEIGHT: usize, const COLUMNS: usize>(
 /// Fragments of values that are on their way before they are wanted: all where a warp has more rows than columns, since it then
 /// keeps them for all rows; else those of the next few columns.
 const fn values_ahead(height: usize, columns: usize) -> usize {
-    if 2 * height >= columns { columns / 2 } else { VALUES_AHEAD }
+    let all = columns / 2;
+    // With the smaller architecture's scheduling, registers do not hold them all.
+    if 2 * height < columns {
+        VALUES_AHEAD
+    } else if cfg!(coppice_sm = "120") && all > 2 {
+        all - 1
+    } else {
+        all
+    }
 }
 
 /// The first value fragments of a tile, which need not wait for the weights.
@@ -232,6 +240,9 @@ pub unsafe fn accumulate<const HEIGHT: usize, const COLUMNS: usize>(
             values[COLUMNS - 1] = [b0, b1, 0, 0];
         }
         if 2 * HEIGHT >= COLUMNS {
+            for (pair, values) in values.iter_mut().enumerate().take(COLUMNS / 2).skip(values_ahead(HEIGHT, COLUMNS)) {
+                *values = uniform::ldmatrix_x4_trans(from.byte_add(32 * pair as u32));
+            }
             let mut weights = [[0; 4]; HEIGHT];
             weights[0] = load_weights(weights_from, 0);
             unroll!(TILE in [0 1 2 3] {

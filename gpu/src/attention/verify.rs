@@ -2,7 +2,7 @@
 use super::layout::{GROUP, GROUPS, KEYS, Layout, WARPS};
 use super::query::{load_query, park};
 use super::split::{Parts, Target, arrive, merge, share};
-use super::sums::{join_teams, scale, write_sums};
+use super::sums::{leave_sums, scale, write_sums};
 use super::tile::{self, Row};
 use cuda_std::barrier::{self, Mbarrier};
 use cuda_std::{async_copy, grid, prelude::*, shared};
@@ -211,7 +211,9 @@ pub unsafe fn verify<
             base.byte_add(layout.nodes).cast::<u32>().add(me.thread).write(node.min(round.tree_rows - 1));
         }
         let query = load_query::<STEPS, TILES>(round.query, layout, (group_row, rows), me.slice);
-        let parked = base.byte_add(layout.parked + me.thread / 32 * (512 * (TILES * PARKED) as u32) + me.lane * 16).cast::<[u32; 4]>();
+        let parked = base
+            .byte_add(layout.parked + me.thread / 32 * (512 * (TILES * PARKED) as u32) + me.lane * 16)
+            .cast::<[u32; 4]>();
         park::<STEPS, TILES, PARKED>(&query, parked);
         thread::sync_threads();
 
@@ -224,12 +226,11 @@ pub unsafe fn verify<
         let team_factors = layout.factors + me.team * (layout.factors_size / layout.rings);
         let block = if layout.rings == 1 { me.group * 2 * TILES as u32 + me.slice } else { me.slice };
         let own_rows = base.byte_add(team_rows + block * (8 * 2 * KEYS));
-        let own_factor =
-            base.byte_add(team_factors + tile::factor_offset::<HEIGHT>(block, me.lane / 4)).cast::<f32>();
+        let own_factor = base.byte_add(team_factors + tile::factor_offset::<HEIGHT>(block, me.lane / 4)).cast::<f32>();
         let own_node = base.byte_add(layout.nodes).cast::<u32>().add(8 * block + me.lane / 4);
-        let (team_rows, team_factors) = (base.byte_add(team_rows + tile::weights_offset()), base.byte_add(team_factors).cast::<f32>());
-        let values_at =
-            me.lane % 16 * layout.row + me.lane / 16 * 16 + me.member * (16 * COLUMNS as u32);
+        let (team_rows, team_factors) =
+            (base.byte_add(team_rows + tile::weights_offset()), base.byte_add(team_factors).cast::<f32>());
+        let values_at = me.lane % 16 * layout.row + me.lane / 16 * 16 + me.member * (16 * COLUMNS as u32);
 
         let mut row = Row::EMPTY;
         let mut sums = [[[0.0f32; 4]; COLUMNS]; HEIGHT];
@@ -357,11 +358,12 @@ unsafe fn finish<const TILES: usize, const HEIGHT: usize, const COLUMNS: usize>(
             let at = (target.row_tile * target.splits + split) * layout.rows + me.thread;
             parts.log_sums.add(at as usize).write(log_sum);
         }
+        let left = base.byte_add(layout.ring).cast();
         if layout.rings > 1 {
-            join_teams(sums, (me.team, me.member), base.byte_add(layout.ring).cast());
+            leave_sums(sums, (me.team, me.member), left);
         }
         if me.team == 0 {
-            write_sums(sums, (parts, target, layout), (split, me.member));
+            write_sums(sums, (parts, target, layout), (split, me.member), left);
         }
     }
 }

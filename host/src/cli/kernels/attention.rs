@@ -67,7 +67,17 @@ fn as_table(ceilings: &Ceilings, rows: &[Row]) -> String {
         ceilings.copy / 1e12
     );
     let mut table = table(&[
-        "heads", "T", "context", "rows", "grid", "us cold (min to max)", "us warm", "TFLOP/s", "GB/s", "floor us", "share",
+        "heads",
+        "T",
+        "context",
+        "rows",
+        "grid",
+        "us cold (min to max)",
+        "us warm",
+        "TFLOP/s",
+        "GB/s",
+        "floor us",
+        "share",
         "error",
     ]);
     for row in rows {

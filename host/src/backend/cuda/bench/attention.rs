@@ -157,7 +157,9 @@ impl Case<'_> {
             error = error.max(worst.reduce(|| 0.0, |a: f64, b| if b.is_nan() || b > a { b } else { a }));
             query = Some((input, bits));
         }
-        let Some((query, mask)) = query else { return Err(super::super::error("there are no seeds to measure with".to_owned())) };
+        let Some((query, mask)) = query else {
+            return Err(super::super::error("there are no seeds to measure with".to_owned()));
+        };
         let out = DeviceBuffer::<Bf16>::poisoned(device, rows * LATENT)?;
         let keys = f64::from(context + tree_rows);
         let (bytes, flops) = (keys * 2.0 * WIDTH as f64, 2.0 * rows as f64 * keys * (WIDTH + LATENT) as f64);
@@ -175,7 +177,20 @@ impl Case<'_> {
         let [tiles, splits, _] = attention.plan.shape.grid.0;
         let kernel = attention.plan.kernel.name;
         let share = floor / cold.median;
-        Ok(Row { heads, tree_rows, context, kernel, grid: [tiles, splits], cold, warm, bytes, flops, floor, share, error })
+        Ok(Row {
+            heads,
+            tree_rows,
+            context,
+            kernel,
+            grid: [tiles, splits],
+            cold,
+            warm,
+            bytes,
+            flops,
+            floor,
+            share,
+            error,
+        })
     }
 }
 
