@@ -245,6 +245,9 @@ pub enum KernelsTaskFlags {
         /// Random inputs to check with, each with the next seed
         #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u32).range(1..=16))]
         seeds: u32,
+        /// Launches more a size, whose results must be the same to the bit
+        #[arg(long, value_name = "N", default_value = "2")]
+        repeats: u32,
         /// Comma-separated values instead of a table
         #[arg(long, conflicts_with = "json")]
         csv: bool,

@@ -339,8 +339,11 @@ impl KernelsFlags {
                 seeds: Seeds { first: seed.into(), count: seeds },
             },
             Some(KernelsTaskFlags::Bench) => KernelsTask::Bench,
-            Some(KernelsTaskFlags::Attention { heads, tree_rows, contexts, seeds, csv }) => {
-                KernelsTask::Attention { sizes: Sizes { heads, tree_rows, contexts, seeds: seeds.into() }, csv }
+            Some(KernelsTaskFlags::Attention { heads, tree_rows, contexts, seeds, repeats, csv }) => {
+                KernelsTask::Attention {
+                    sizes: Sizes { heads, tree_rows, contexts, seeds: seeds.into(), repeats },
+                    csv,
+                }
             }
         };
         KernelsArgs { task, device: self.device, json: self.json, output: self.output }

@@ -48,6 +48,15 @@ pub fn run(args: &KernelsArgs, sizes: &Sizes, csv: bool) -> Result<Outcome> {
     } else {
         deliver(args, &report, &shown)?;
     }
+    if let Some(row) = rows.iter().find(|row| row.differing > 0) {
+        return Err(Error::Backend {
+            backend: "cuda",
+            message: format!(
+                "{} of {} launches of {} at {} heads, {} tree rows, context {} differ from the first, expected the same bits",
+                row.differing, sizes.repeats, row.kernel, row.heads, row.tree_rows, row.context
+            ),
+        });
+    }
     match rows.iter().find(|row| !(row.error <= TOLERANCE)) {
         None => Ok(Outcome::Done),
         Some(row) => Err(Error::Backend {

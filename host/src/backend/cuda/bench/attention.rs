@@ -34,6 +34,8 @@ pub struct Sizes {
     pub contexts: Vec<u32>,
     /// Random inputs that results are checked with.
     pub seeds: u64,
+    /// Launches more with the last of them, whose results must be the same to the bit.
+    pub repeats: u32,
 }
 
 /// One size.
@@ -63,6 +65,8 @@ pub struct Row {
     pub share: f64,
     /// Largest relative error (2-norm) of the sampled output rows over all seeds.
     pub error: f64,
+    /// Launches whose result differs from the first one's.
+    pub differing: u32,
 }
 
 /// Measures all sizes.
@@ -83,7 +87,7 @@ pub fn run(device: &Device, sizes: &Sizes) -> Result<(Ceilings, Vec<Row>)> {
         for &heads in &sizes.heads {
             for &tree_rows in &sizes.tree_rows {
                 let case = Case { device, heads, tree_rows, context };
-                rows.push(case.measure(&patterns, &caches, sets, &at)?);
+                rows.push(case.measure((&patterns, sizes.repeats), &caches, sets, &at)?);
             }
         }
     }
@@ -120,7 +124,7 @@ struct Case<'d> {
 impl Case<'_> {
     fn measure(
         self,
-        patterns: &[Pattern],
+        (patterns, repeats): (&[Pattern], u32),
         caches: &[DeviceBuffer<'_, Bf16>],
         sets: usize,
         at: &Ceilings,
@@ -131,7 +135,7 @@ impl Case<'_> {
         let rows = (heads * tree_rows) as usize;
         let length = DeviceBuffer::new(device, &[context])?;
         let mut error = 0.0f64;
-        let mut query = None;
+        let (mut query, mut differing) = (None, 0);
         for (pattern, cache) in patterns.iter().zip(caches) {
             let mut random = Random::new(pattern.seed + 1000);
             // From another place of the pattern than the cache: queries are not keys.
@@ -144,7 +148,7 @@ impl Case<'_> {
             let inputs = Inputs { query: &input, cache, mask: Some(&bits), context: &length };
             // SAFETY: the buffers have these sizes; every row sees itself.
             unsafe { attention.launch(inputs, &out)? };
-            let out = out.to_vec()?;
+            let results = out.to_vec()?;
             let worst = (0..SAMPLED).into_par_iter().map(|i| {
                 let row = if i == 0 { 0 } else { i * (rows - 1) / (SAMPLED - 1) };
                 let sees = &sees[row / heads as usize];
@@ -152,9 +156,15 @@ impl Case<'_> {
                     .filter(|key| *key < context as usize || sees[*key - context as usize])
                     .map(|key| pattern.row(key));
                 let query = &queries[row * WIDTH..][..WIDTH];
-                relative_error(&out[row * LATENT..][..LATENT], &attention_reference(query, keys, LATENT, factor.into()))
+                relative_error(
+                    &results[row * LATENT..][..LATENT],
+                    &attention_reference(query, keys, LATENT, factor.into()),
+                )
             });
             error = error.max(worst.reduce(|| 0.0, |a: f64, b| if b.is_nan() || b > a { b } else { a }));
+            if pattern.seed + 1 == patterns.len() as u64 {
+                differing = self.repeat(&attention, inputs, &out, repeats)?;
+            }
             query = Some((input, bits));
         }
         let Some((query, mask)) = query else {
@@ -190,7 +200,26 @@ impl Case<'_> {
             floor,
             share,
             error,
+            differing,
         })
+    }
+
+    /// How many of `launches` leave other bits than what `out` holds.
+    fn repeat(
+        self,
+        attention: &VerifyAttention<'_>,
+        inputs: Inputs<'_, '_>,
+        out: &DeviceBuffer<'_, Bf16>,
+        launches: u32,
+    ) -> Result<u32> {
+        let bits = || -> Result<Vec<u16>> { Ok(out.to_vec()?.into_iter().map(|x| x.0).collect()) };
+        let (first, mut differing) = (bits()?, 0);
+        for _ in 0..launches {
+            // SAFETY: the buffers served for a launch before.
+            unsafe { attention.launch(inputs, out)? };
+            differing += u32::from(bits()? != first);
+        }
+        Ok(differing)
     }
 }
 
