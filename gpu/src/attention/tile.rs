@@ -82,7 +82,7 @@ pub unsafe fn send<const TILES: usize>(scores: &[[FragmentC; 2]; TILES], to: Sha
         if BLOCK < 2 * TILES && distance > 0 {
             let to = to.byte_add((distance - 1) * (GROUP * MESSAGE));
             for (column, part) in scores[BLOCK / 2].iter().enumerate() {
-                let pair = if BLOCK % 2 == 0 { [part[0], part[1]] } else { [part[2], part[3]] };
+                let pair = if BLOCK.is_multiple_of(2) { [part[0], part[1]] } else { [part[2], part[3]] };
                 // SAFETY: each warp writes its own messages, which nobody reads before they are announced.
                 unsafe { to.byte_add(column as u32 * (MESSAGE / 2)).cast::<[f32; 2]>().write(pair) };
             }
@@ -157,7 +157,7 @@ pub unsafe fn store_weights(weights: [f32; 4], rows: Shared<Bf16>) {
 #[inline(always)]
 pub fn weights_offset() -> u32 {
     let lane = thread::thread_idx_x() % 32;
-    lane % 16 * 32 + (lane / 16 * 16 ^ lane / 4 % 2 * 16)
+    lane % 16 * 32 + ((lane / 16 * 16) ^ (lane / 4 % 2 * 16))
 }
 
 /// Fragment of the weights of 16 rows.
@@ -253,7 +253,7 @@ pub unsafe fn accumulate<const HEIGHT: usize, const COLUMNS: usize>(
                     unroll!(COLUMN in [0 1 2 3 4 5 6 7] {
                         if COLUMN < COLUMNS {
                             let [b0, b1, b2, b3] = if COLUMN + 1 == COLUMNS && COLUMNS % 2 == 1 { values[COLUMN] } else { values[COLUMN / 2] };
-                            let b = if COLUMN % 2 == 0 { [b0, b1] } else { [b2, b3] };
+                            let b = if COLUMN.is_multiple_of(2) { [b0, b1] } else { [b2, b3] };
                             sums[TILE][COLUMN] = mma::m16n8k16_bf16(weights[TILE], b, sums[TILE][COLUMN]);
                         }
                     });

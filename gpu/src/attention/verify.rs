@@ -273,7 +273,7 @@ pub unsafe fn verify<
                 }
                 let (weights, factor) = row.add(scores, round.scale);
                 tile::store_weights(weights, own_rows.byte_add(parity * layout.weights_size));
-                if me.lane % 4 == 0 {
+                if me.lane.is_multiple_of(4) {
                     own_factor.byte_add(parity * layout.factors_size).write(factor);
                 }
             }
@@ -330,7 +330,7 @@ unsafe fn finish<const TILES: usize, const HEIGHT: usize, const COLUMNS: usize>(
         let group_rows = 16 * TILES as u32;
         row.sum += warp::warp_shuffle_xor(warp::FULL_MASK, row.sum, 1, 32);
         row.sum += warp::warp_shuffle_xor(warp::FULL_MASK, row.sum, 2, 32);
-        if me.slice < 2 * TILES as u32 && me.lane % 4 == 0 {
+        if me.slice < 2 * TILES as u32 && me.lane.is_multiple_of(4) {
             states.add(me.group * group_rows + 8 * me.slice + me.lane / 4).write([row.max, row.sum]);
         }
         thread::sync_threads();

@@ -2,12 +2,12 @@
 
 use serde::Serialize;
 
-use super::{DeviceName, deliver, table, text};
+use super::{DeviceName, table, text};
 use crate::backend::cuda::Device;
 use crate::backend::cuda::bench::Ceilings;
 use crate::backend::cuda::bench::attention::{self, Row, Sizes};
-use crate::cli::validate::KernelsArgs;
-use crate::cli::{Outcome, output};
+use crate::cli::Outcome;
+use crate::cli::output::ReportOutput;
 use crate::error::{Error, Result};
 use crate::report::{Build, schema};
 
@@ -28,8 +28,8 @@ struct AttentionReport<'r> {
 ///
 /// # Errors
 /// No usable device, too little memory on it, or wrong results.
-pub fn run(args: &KernelsArgs, sizes: &Sizes, csv: bool) -> Result<Outcome> {
-    let device = Device::open(args.device)?;
+pub fn run(device: u32, sizes: &Sizes, csv: bool, output: &ReportOutput) -> Result<Outcome> {
+    let device = Device::open(device)?;
     let (ceilings, rows) = attention::run(&device, sizes)?;
     let name = DeviceName::new(&device);
     let shown = if csv { as_csv(&rows) } else { name.line() + &as_table(&ceilings, &rows) };
@@ -40,14 +40,7 @@ pub fn run(args: &KernelsArgs, sizes: &Sizes, csv: bool) -> Result<Outcome> {
         rows: &rows,
         env: Build::of_this_process(),
     };
-    if csv && !args.json {
-        if let Some(path) = &args.output {
-            output::write_json(&report, path)?;
-        }
-        output::print(&shown)?;
-    } else {
-        deliver(args, &report, &shown)?;
-    }
+    output.write(&report, || shown)?;
     if let Some(row) = rows.iter().find(|row| row.differing > 0) {
         return Err(Error::Backend {
             backend: "cuda",
@@ -57,7 +50,7 @@ pub fn run(args: &KernelsArgs, sizes: &Sizes, csv: bool) -> Result<Outcome> {
             ),
         });
     }
-    match rows.iter().find(|row| !(row.error <= TOLERANCE)) {
+    match rows.iter().find(|row| row.error.is_nan() || row.error > TOLERANCE) {
         None => Ok(Outcome::Done),
         Some(row) => Err(Error::Backend {
             backend: "cuda",
