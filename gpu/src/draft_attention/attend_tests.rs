@@ -114,8 +114,8 @@ fn check(instance: &Instance, case: Case) {
             })
             .collect();
         let padded = [&std::vec![Bf16(0); head][..], &query[i * head..(i + 1) * head]].concat();
-        let joined: Vec<&[Bf16]> = joined.iter().map(|key| &key[..]).collect();
-        let expected = attention_reference(&padded, &joined, head, scale.into());
+        let joined = joined.iter().map(|key| key.iter().map(|x| x.to_f32()).collect::<Vec<f32>>());
+        let expected = attention_reference(&padded, joined, head, scale.into());
         let found: Vec<f32> = found.iter().map(|x| x.to_f32()).collect();
         // Weights and result are bf16; values are of order 1.
         failures.compare(

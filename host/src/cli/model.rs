@@ -76,7 +76,7 @@ pub fn backend(args: DeviceArgs, size: impl FnOnce(Box<dyn Backend>) -> Result<M
         Device::Simulator => Box::new(Cuda::simulated(SIMULATOR_SEED)),
         Device::Cuda(index) => {
             let cuda = Cuda::new(cuda::Device::open(index)?);
-            cuda.preflight(&size(Box::new(cuda.tally()))?)?;
+            cuda.preflight(&size(Box::new(cuda.tally()?))?)?;
             Box::new(cuda)
         }
     })

@@ -28,6 +28,8 @@ pub mod schema {
     pub const KERNELS_CHECK: &str = "coppice.kernels-check.v1";
     /// Of `kernels bench --json`.
     pub const KERNELS_BENCH: &str = "coppice.kernels-bench.v1";
+    /// Of `kernels attention --json`.
+    pub const KERNELS_ATTENTION: &str = "coppice.kernels-attention.v1";
     /// Of `inspect --json`.
     pub const INSPECT: &str = "coppice.inspect.v1";
 }

@@ -1,17 +1,18 @@
 //! Where kernels run: one set of calls for a device, for the simulator, and for nowhere at all, where memory is only counted.
 
+use coppice_gpu::attention::Limits;
 use cuda_std::launch::{Arguments, Kernel, LaunchShape};
 use cuda_std::simulate::{self, Simulator};
 use cuda_std::{DeviceCopy, Global, GlobalMut};
 
-use super::{Device, DeviceBuffer, error};
+use super::{Device, DeviceBuffer, attention, error};
 use crate::error::Result;
 
 /// Most blocks that the simulator runs at a time.
 const RESIDENT: u64 = 16;
 
-/// Multiprocessors of the simulator: two, so that work is split.
-pub const SIMULATED: u32 = 2;
+/// What is planned for under the simulator: two multiprocessors, so that work is split.
+const SIMULATED: Limits = Limits { multiprocessors: 2, shared_bytes: 101_376 };
 
 /// A device, the simulator with the seed of its schedule, or a count of bytes.
 #[derive(Debug, Clone, Copy)]
@@ -20,8 +21,8 @@ pub enum Place<'d> {
     Device(&'d Device),
     /// The simulator.
     Simulator(u64),
-    /// Nowhere: memory is counted, kernels do not run. So many multiprocessors are assumed.
-    Tally(u32),
+    /// Nowhere: memory is counted, kernels do not run. What a device of these limits would need.
+    Tally(Limits),
 }
 
 /// Memory of a place.
@@ -149,12 +150,15 @@ impl<'d> Place<'d> {
         }
     }
 
-    /// Multiprocessors that there are to fill.
-    pub fn multiprocessors(self) -> u32 {
+    /// What launches are planned for.
+    ///
+    /// # Errors
+    /// The driver does not say.
+    pub fn limits(self) -> Result<Limits> {
         match self {
-            Self::Device(device) => device.info().multiprocessors,
-            Self::Simulator(_) => SIMULATED,
-            Self::Tally(assumed) => assumed,
+            Self::Device(device) => attention::limits(device),
+            Self::Simulator(_) => Ok(SIMULATED),
+            Self::Tally(limits) => Ok(limits),
         }
     }
 

@@ -63,6 +63,15 @@ pub enum Spec {
     Ngram,
 }
 
+/// How a latent cache holds its elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum CacheType {
+    /// Two bytes each.
+    Bf16,
+    /// A byte each, and a factor a row.
+    E4m3,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Switch {
     On,
@@ -143,6 +152,33 @@ pub enum KernelsTaskFlags {
     },
     /// Measure what the GPU can do, and what kernels reach of it
     Bench,
+    /// Measure verify attention, every result checked: time, share of what the GPU can do
+    Attention {
+        /// Heads, a list
+        #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "8,16,64,128",
+            value_parser = clap::value_parser!(u32).range(1..=128))]
+        heads: Vec<u32>,
+        /// Rows of the tree with its root, a list
+        #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,8,16,32,64,128",
+            value_parser = clap::value_parser!(u32).range(1..=256))]
+        tree_rows: Vec<u32>,
+        /// Cached tokens before the tree, a list
+        #[arg(long = "context", value_name = "LIST", value_delimiter = ',', default_value = "1024,4096,16384,65536,131072",
+            value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
+        contexts: Vec<u32>,
+        /// How the cache holds its elements
+        #[arg(long, value_name = "TYPE", default_value = "bf16")]
+        cache: CacheType,
+        /// Random inputs to check with, each with the next seed
+        #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u32).range(1..=16))]
+        seeds: u32,
+        /// Launches more a size, whose results must be the same to the bit
+        #[arg(long, value_name = "N", default_value = "2")]
+        repeats: u32,
+        /// Comma-separated values instead of a table
+        #[arg(long, conflicts_with = "json")]
+        csv: bool,
+    },
 }
 
 #[derive(Debug, Clone, Args)]

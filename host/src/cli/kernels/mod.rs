@@ -1,6 +1,7 @@
 //! `kernels`: what GPU kernels there are, whether they are right on this device, and how fast. The checks and measurements
 //! themselves live in `backend::cuda`.
 
+mod attention;
 mod bench;
 mod check;
 mod list;
@@ -20,10 +21,11 @@ use crate::error::Result;
 /// A file that cannot be written, no usable device for `check` and `bench`, a kernel that is wrong, a closed standard output.
 pub fn run(args: &KernelsArgs) -> Result<Outcome> {
     let output = ReportOutput::open(&args.report)?;
-    match args.task {
+    match &args.task {
         KernelsTask::List => list::run(args.device, &output),
-        KernelsTask::Check { size, seeds } => check::run(args.device, size, seeds, &output),
+        KernelsTask::Check { size, seeds } => check::run(args.device, *size, *seeds, &output),
         KernelsTask::Bench => bench::run(args.device, &output),
+        KernelsTask::Attention { sizes, csv } => attention::run(args.device, sizes, *csv, &output),
     }
 }
 

@@ -6,11 +6,13 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
+use coppice_gpu::attention::Kind;
 use coppice_model::Source;
 
 use super::args::{
-    Device, DeviceFlags, DoctorFlags, InspectFlags, KernelsFlags, KernelsTaskFlags, LogitsFlags, ReportFlags,
+    CacheType, Device, DeviceFlags, DoctorFlags, InspectFlags, KernelsFlags, KernelsTaskFlags, LogitsFlags, ReportFlags,
 };
+use crate::backend::cuda::bench::attention::Sizes;
 use crate::backend::cuda::check::Size;
 use crate::error::{Error, Result};
 
@@ -82,7 +84,7 @@ pub struct KernelsArgs {
 }
 
 /// What `kernels` does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KernelsTask {
     /// Names them.
     List,
@@ -95,6 +97,13 @@ pub enum KernelsTask {
     },
     /// Measures them.
     Bench,
+    /// Measures verify attention over many sizes.
+    Attention {
+        /// Which.
+        sizes: Sizes,
+        /// Comma-separated values instead of a table.
+        csv: bool,
+    },
 }
 
 /// Seeds that follow each other.
@@ -163,6 +172,13 @@ impl DoctorFlags {
     }
 }
 
+fn kind(cache: CacheType) -> Kind {
+    match cache {
+        CacheType::Bf16 => Kind::Bf16,
+        CacheType::E4m3 => Kind::E4m3,
+    }
+}
+
 impl KernelsFlags {
     /// Lists where nothing else is asked for.
     pub fn validate(self) -> KernelsArgs {
@@ -173,6 +189,12 @@ impl KernelsFlags {
                 seeds: Seeds { first: seed.into(), count: seeds },
             },
             Some(KernelsTaskFlags::Bench) => KernelsTask::Bench,
+            Some(KernelsTaskFlags::Attention { heads, tree_rows, contexts, cache, seeds, repeats, csv }) => {
+                KernelsTask::Attention {
+                    sizes: Sizes { heads, tree_rows, contexts, cache: kind(cache), seeds: seeds.into(), repeats },
+                    csv,
+                }
+            }
         };
         KernelsArgs { task, device: self.device, report: ReportArgs::new(self.json, self.output) }
     }

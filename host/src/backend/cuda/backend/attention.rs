@@ -1,12 +1,11 @@
 //! Latent attention in the absorbed form: set-up, the cache's layout, and the launches.
 
-use coppice_gpu::attention;
+use coppice_gpu::attention::{HEAD_64_16, HEAD_512_64, Head, Plan};
 use coppice_gpu::heads::{self, INSTANCES};
 use coppice_gpu::linear::pack;
 use coppice_gpu::rope;
 use coppice_gpu::round::RowLayout;
 use coppice_model::weight::Weight;
-use cuda_std::launch::{Kernel, LaunchShape};
 use cuda_std::{Bf16, Global, GlobalMut};
 
 use super::super::{Memory, Place, error};
@@ -21,7 +20,6 @@ use crate::error::Result;
 const CACHE_PADDING: usize = 8;
 
 /// One layer's attention.
-#[derive(Debug)]
 pub(super) struct Mla {
     pub spec: MlaSpec,
     /// Each head's W_k, transposed: `[heads]` of `[latent, nope]`.
@@ -32,38 +30,14 @@ pub(super) struct Mla {
     head: &'static Head,
 }
 
-type Verify = Kernel<(
-    Global<Bf16>,
-    Global<Bf16>,
-    Global<u32>,
-    Global<u32>,
-    GlobalMut<f32>,
-    GlobalMut<f32>,
-    GlobalMut<u32>,
-    GlobalMut<Bf16>,
-    u32,
-    u32,
-    f32,
-)>;
-
-/// A size of head that there is an attention kernel for.
-struct Head {
-    latent: usize,
-    rope: usize,
-    kernel: Verify,
-    shape: fn(u32, u32, u32) -> LaunchShape,
-}
-
-impl std::fmt::Debug for Head {
+impl std::fmt::Debug for Mla {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.kernel.name)
+        f.debug_struct("Mla").field("spec", &self.spec).finish_non_exhaustive()
     }
 }
 
-static HEADS: [Head; 2] = [
-    Head { latent: 512, rope: 64, kernel: attention::verify_attention_512_64::KERNEL, shape: attention::shape_512_64 },
-    Head { latent: 64, rope: 16, kernel: attention::verify_attention_64_16::KERNEL, shape: attention::shape_64_16 },
-];
+/// Sizes of heads that there are attention kernels for.
+static HEADS: [&Head; 2] = [&HEAD_512_64, &HEAD_64_16];
 
 /// What a launch over a row set reads beside the layer's own.
 pub(super) struct Visit<'a> {
@@ -91,7 +65,8 @@ impl Mla {
         kv_a_norm: &[f32],
     ) -> Result<Self> {
         let MlaSpec { heads, nope, rope, v, kv_lora: latent, .. } = spec;
-        let Some(head) = HEADS.iter().find(|head| (head.latent, head.rope) == (latent, rope)) else {
+        let Some(head) = HEADS.iter().find(|head| [head.latent, head.rope].map(|n| n as usize) == [latent, rope])
+        else {
             let known: Vec<String> = HEADS.iter().map(|head| format!("{} + {}", head.latent, head.rope)).collect();
             let known = known.join(", ");
             return Err(error(format!(
@@ -144,7 +119,12 @@ impl Mla {
 
     pub fn needs(&self) -> Needs {
         let MlaSpec { heads, rope, kv_lora, .. } = self.spec;
-        Needs { query: heads * (kv_lora + rope), attended: heads * kv_lora, heads, ..Needs::default() }
+        Needs { query: heads * (kv_lora + rope), attended: heads * kv_lora, ..Needs::default() }
+    }
+
+    /// The attention of so many rows.
+    pub fn plan(&self, place: Place<'static>, rows: usize) -> Result<Plan> {
+        Ok(self.head.plan((self.spec.heads * rows) as u32, place.limits()?))
     }
 
     /// Bytes held.
@@ -203,9 +183,10 @@ impl Mla {
             // SAFETY: the caller's contract; the instance takes as many rows.
             unsafe { place.queue(&instance.absorb, instance.absorb_shape(h, l), arguments, true)? };
         }
+        let plan = self.plan(place, count)?;
         let arguments = (
             query.ptr(),
-            visit.cache.as_const(),
+            visit.cache.as_const().cast(),
             rows.field(layout.mask()),
             rows.field(RowLayout::START),
             scratch.partial.ptr_mut(),
@@ -215,10 +196,11 @@ impl Mla {
             h,
             count as u32,
             softmax_scale * std::f32::consts::LOG2_E,
+            plan.stages,
+            plan.mergers,
         );
-        let shape = (self.head.shape)(h, count as u32, scratch.splits);
-        // SAFETY: the caller's contract; every row of a set sees itself; the scratch is for as many splits.
-        unsafe { place.queue(&self.head.kernel, shape, arguments, true)? };
+        // SAFETY: the caller's contract; every row of a set sees itself; the scratch is for any plan.
+        unsafe { place.queue(plan.kernel, plan.shape, arguments, true)? };
         for (first, count) in slices(count) {
             let instance = instance(count)?;
             let from = attended.ptr().add(first * heads * latent);

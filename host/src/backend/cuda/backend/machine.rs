@@ -10,7 +10,7 @@ use super::attention::{Mla, Rope};
 use super::draft::DraftLayer;
 use super::feed_forward::{Mlp, Moe, Routes};
 use super::rounds::Rounds;
-use super::scratch::{Needs, Scratch};
+use super::scratch::{AttentionNeeds, Needs, Scratch};
 use super::sequence::Sequence;
 use super::tensors::{Activations, Form, Known, RowSet};
 use super::trees::Candidates;
@@ -170,7 +170,7 @@ impl Machine {
         if self.scratch.as_ref().is_none_or(|scratch| scratch.size != size) {
             self.rounds.forget();
             self.scratch = None;
-            self.scratch = Some(Scratch::new(self.place, self.most_rows, self.needs, self.splits())?);
+            self.scratch = Some(Scratch::new(self.place, size, self.splits()?, self.attention_needs()?)?);
         }
         self.scratch.as_ref().ok_or_else(|| error("there is no scratch memory".to_owned()))
     }
@@ -180,10 +180,32 @@ impl Machine {
         self.scratch.as_ref().ok_or_else(|| error("there is no scratch memory".to_owned()))
     }
 
-    /// Splits of the context with which plain decode fills the place.
-    fn splits(&self) -> u32 {
-        let tiles = self.needs.heads.div_ceil(16).max(1) as u32;
-        self.place.multiprocessors().div_ceil(tiles).clamp(1, MOST_SPLITS)
+    /// Splits of the context with which a block of the drafter's fills the place.
+    fn splits(&self) -> Result<u32> {
+        let most = self.draft_layers.iter().map(|layer| layer.spec.kv_heads).max().unwrap_or(1).max(1) as u32;
+        Ok(self.place.limits()?.multiprocessors.div_ceil(most).clamp(1, MOST_SPLITS))
+    }
+
+    /// What verify attention needs for up to `most_rows` rows.
+    fn attention_needs(&self) -> Result<AttentionNeeds> {
+        let mut needs = AttentionNeeds::default();
+        let mut seen: Vec<(usize, usize)> = Vec::new();
+        for mla in self.mlas.iter() {
+            let kind = (mla.spec.heads, mla.spec.kv_lora);
+            if !seen.contains(&kind) {
+                seen.push(kind);
+                for rows in 1..=self.most_rows {
+                    needs = needs.with(&mla.plan(self.place, rows)?);
+                }
+            }
+        }
+        Ok(needs)
+    }
+
+    /// Bytes that operations will leave behind.
+    fn scratch_bytes(&self) -> Result<usize> {
+        let (size, nowhere) = ((self.most_rows, self.needs), Place::Tally(self.place.limits()?));
+        Ok(Scratch::new(nowhere, size, self.splits()?, self.attention_needs()?)?.bytes())
     }
 
     /// Bytes by purpose, those included that operations will leave behind.
@@ -192,10 +214,7 @@ impl Machine {
         let rows: usize = self.rows.iter().map(|rows| rows.words.bytes()).sum();
         let routes: usize = self.routes.iter().map(Routes::bytes).sum();
         let turns: usize = self.ropes.iter().map(|rope| rope.turns.bytes()).sum();
-        let nowhere = Place::Tally(self.place.multiprocessors());
-        // Where nothing is allocated, nothing fails.
-        let scratch = Scratch::new(nowhere, self.most_rows, self.needs, self.splits());
-        let scratch = scratch.map_or(0, |scratch| scratch.bytes());
+        let scratch = self.scratch_bytes().unwrap_or(0);
         MemoryUse {
             weights: self.weight_bytes,
             cache: self.sequences.iter().map(Sequence::cache_bytes).sum(),

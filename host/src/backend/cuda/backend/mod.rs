@@ -130,8 +130,11 @@ impl Cuda {
     }
 
     /// Nowhere: counts the bytes that a model would take here.
-    pub fn tally(&self) -> Self {
-        Self::over(Place::Tally(self.machine.place.multiprocessors()), None)
+    ///
+    /// # Errors
+    /// The driver does not describe the GPU.
+    pub fn tally(&self) -> Result<Self> {
+        Ok(Self::over(Place::Tally(self.machine.place.limits()?), None))
     }
 
     /// Whether so much fits what is free.

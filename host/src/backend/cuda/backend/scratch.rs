@@ -1,5 +1,6 @@
 //! Memory that operations use and leave behind: as large as the widest of them needs for the most rows.
 
+use coppice_gpu::attention::Plan;
 use coppice_gpu::moe::router;
 use cuda_std::Bf16;
 
@@ -27,8 +28,6 @@ pub(super) struct Needs {
     pub query: usize,
     /// Heads x latent.
     pub attended: usize,
-    /// Heads.
-    pub heads: usize,
     /// The drafter's heads x their width.
     pub draft_query: usize,
     /// The drafter's heads.
@@ -48,7 +47,6 @@ impl Needs {
             shared: self.shared.max(other.shared),
             query: self.query.max(other.query),
             attended: self.attended.max(other.attended),
-            heads: self.heads.max(other.heads),
             draft_query: self.draft_query.max(other.draft_query),
             draft_heads: self.draft_heads.max(other.draft_heads),
         }
@@ -60,12 +58,32 @@ impl Needs {
     }
 }
 
+/// What verify attention needs: the most of its plans for any number of rows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct AttentionNeeds {
+    /// Vectors of 16 bytes.
+    pub values: usize,
+    pub log_sums: usize,
+    pub arrivals: usize,
+}
+
+impl AttentionNeeds {
+    /// The larger of both, need by need.
+    pub fn with(self, plan: &Plan) -> Self {
+        Self {
+            values: self.values.max(plan.values),
+            log_sums: self.log_sums.max(plan.log_sums),
+            arrivals: self.arrivals.max(plan.arrivals),
+        }
+    }
+}
+
 /// The memory.
 #[derive(Debug)]
 pub(super) struct Scratch {
     /// Rows it is for, and what a row needs.
     pub size: (usize, Needs),
-    /// Splits of the context that attention may use.
+    /// Splits of the context that the drafter's attention may use.
     pub splits: u32,
     pub gate_up: Memory<'static, Bf16>,
     pub activated: Memory<'static, Bf16>,
@@ -78,7 +96,7 @@ pub(super) struct Scratch {
     pub shared: Memory<'static, f32>,
     pub query: Memory<'static, Bf16>,
     pub attended: Memory<'static, Bf16>,
-    pub partial: Memory<'static, f32>,
+    pub partial: Memory<'static, [u32; 4]>,
     pub log_sums: Memory<'static, f32>,
     pub arrivals: Memory<'static, u32>,
     pub draft_query: Memory<'static, Bf16>,
@@ -87,7 +105,12 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    pub fn new(place: Place<'static>, rows: usize, needs: Needs, splits: u32) -> Result<Self> {
+    pub fn new(
+        place: Place<'static>,
+        (rows, needs): (usize, Needs),
+        splits: u32,
+        attention: AttentionNeeds,
+    ) -> Result<Self> {
         let parts = splits as usize * rows;
         Ok(Self {
             size: (rows, needs),
@@ -103,9 +126,9 @@ impl Scratch {
             shared: place.output("shared expert's output", rows * needs.shared)?,
             query: place.output("latent queries", rows * needs.query)?,
             attended: place.output("attended latents", rows * needs.attended)?,
-            partial: place.output("partial attention", parts * needs.attended)?,
-            log_sums: place.output("sums of partial attention", parts * needs.heads)?,
-            arrivals: place.zeroed("arrivals", (rows * needs.heads).div_ceil(16))?,
+            partial: place.output("partial attention", attention.values)?,
+            log_sums: place.output("sums of partial attention", attention.log_sums)?,
+            arrivals: place.zeroed("arrivals", attention.arrivals)?,
             draft_query: place.output("drafter's queries", rows * needs.draft_query)?,
             draft_partial: place.output("drafter's partial attention", parts * needs.draft_query)?,
             draft_log_sums: place.output("sums of the drafter's partial attention", parts * needs.draft_heads)?,
@@ -115,11 +138,12 @@ impl Scratch {
     /// Bytes held.
     pub fn bytes(&self) -> usize {
         let bf16 = [&self.gate_up, &self.activated, &self.inner, &self.query, &self.attended, &self.draft_query];
-        let own = [&self.scores, &self.outer, &self.shared, &self.partial, &self.log_sums];
+        let own = [&self.scores, &self.outer, &self.shared, &self.log_sums];
         let f32 = own.into_iter().chain([&self.draft_partial, &self.draft_log_sums]);
         bf16.iter().map(|memory| memory.bytes()).sum::<usize>()
             + f32.map(|memory| memory.bytes()).sum::<usize>()
             + [&self.active_count, &self.choices, &self.arrivals].iter().map(|memory| memory.bytes()).sum::<usize>()
             + self.active.bytes()
+            + self.partial.bytes()
     }
 }
