@@ -8,6 +8,7 @@ mod ceiling;
 mod draft;
 mod linear;
 mod moe;
+mod ngram;
 mod place;
 mod probe;
 mod round;
@@ -109,6 +110,7 @@ pub const CHECKS: &[Check] = &[
     Check { kernels: &["last_row"], run: round::last_row },
     Check { kernels: &["commit_round"], run: round::commit },
     Check { kernels: &["tree_rows"], run: tree::build },
+    Check { kernels: &["ngram_rows"], run: ngram::lookup },
     Check { kernels: &["ceiling_copy"], run: ceiling::copy },
     Check { kernels: &["ceiling_read"], run: ceiling::read },
     Check { kernels: &["ceiling_mma"], run: ceiling::mma },
