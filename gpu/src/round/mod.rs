@@ -2,11 +2,13 @@
 //! which of them become context, and the report of the round. No model arithmetic.
 mod best_first;
 mod end;
+mod ngram;
 mod rows;
 mod state;
 
 pub use best_first::*;
 pub use end::*;
+pub use ngram::*;
 pub use rows::*;
 pub use state::*;
 pub(crate) use state::{RowSet, State};

@@ -171,5 +171,5 @@ fn the_last_row_of_a_prompt_is_drawn_at_its_position() {
 
 #[test]
 fn a_block_fits_the_shared_memory_of_sm_120() {
-    assert!(SHARED_BYTES <= 101_376);
+    assert!(choose_shape(64, false).shared_bytes <= 101_376);
 }

@@ -135,8 +135,8 @@ impl Row {
             return (ONE, 1.0);
         }
         let x = (f64::from(logit) - f64::from(self.max)) * self.scale;
-        // Also where x is NaN: the logit is.
-        if !(x >= LEAST) {
+        // x is NaN where the logit is.
+        if x < LEAST || x.is_nan() {
             return (0, 0.0);
         }
         let weight = exp(x);

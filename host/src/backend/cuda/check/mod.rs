@@ -9,6 +9,7 @@ mod draft;
 mod heads;
 mod linear;
 mod moe;
+mod ngram;
 mod probe;
 mod round;
 mod rows;
@@ -123,6 +124,7 @@ pub const CHECKS: &[Check] = &[
     Check { kernels: &["last_row"], run: round::last_row },
     Check { kernels: &["commit_round"], run: round::commit },
     Check { kernels: &["tree_rows"], run: tree::build },
+    Check { kernels: &["ngram_rows"], run: ngram::lookup },
     Check { kernels: &["ceiling_copy"], run: ceiling::copy },
     Check { kernels: &["ceiling_read"], run: ceiling::read },
     Check { kernels: &["ceiling_mma"], run: ceiling::mma },
