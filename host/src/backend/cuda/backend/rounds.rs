@@ -112,7 +112,10 @@ fn proposals_alike(a: &Proposal, b: &Proposal) -> bool {
                 budget: Budget::Auto { costs: other, .. },
             },
         ) => (logits, depths, costs.len()) == (other_logits, other_depths, other.len()),
-        (Proposal::Ngram { budget: Budget::Auto { .. } }, Proposal::Ngram { budget: Budget::Auto { .. } }) => true,
+        (
+            Proposal::Ngram { budget: Budget::Auto { costs, .. } },
+            Proposal::Ngram { budget: Budget::Auto { costs: other, .. } },
+        ) => costs.len() == other.len(),
         _ => a == b,
     }
 }

@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 
-use coppice_gpu::round::{Accept, MAX_STOPS, RECORD_WORDS, RoundRecord, STATE_WORDS, SequenceState, VerdictLayout};
+use coppice_gpu::round::{
+    Accept, MAX_STOPS, NgramMemory, RECORD_WORDS, RoundRecord, STATE_WORDS, SequenceState, VerdictLayout,
+};
 use cuda_std::{Bf16, Global, GlobalMut};
 
 use super::super::{Memory, Place, Ring, error};
@@ -35,6 +37,11 @@ pub(super) struct Sequence {
     pub chunk_len: Memory<'static, u32>,
     /// Nodes of a tree that the host made, and their parents.
     pub given: [Memory<'static, u32>; 2],
+    /// Costs of a round of 0, 1, .. nodes, and how far the drafter is trusted, where a budget is chosen.
+    pub costs: Memory<'static, f32>,
+    pub trust: Memory<'static, f32>,
+    /// What prompt lookup has learned.
+    pub ngram: Memory<'static, u32>,
     /// The token chosen after each row.
     pub choices: Memory<'static, u32>,
     /// What the last walk accepts, until its commit.
@@ -74,6 +81,9 @@ impl Sequence {
             chunk: place.zeroed("prompt chunk", max_rows)?,
             chunk_len: place.zeroed("length of the prompt chunk", 1)?,
             given: [place.zeroed("given tokens", max_rows)?, place.zeroed("given parents", max_rows)?],
+            costs: place.zeroed("costs of a round", max_rows)?,
+            trust: place.zeroed("trust", 1)?,
+            ngram: place.state("prompt lookup", &NgramMemory::initial())?,
             choices: place.zeroed("choices", max_rows)?,
             ring: place.ring(SLOTS * RoundRecord::slot_words(capacity) as usize)?,
             walked: None,
@@ -93,9 +103,18 @@ impl Sequence {
     /// Bytes of everything else.
     pub fn buffer_bytes(&self) -> usize {
         let [tokens, parents] = &self.given;
-        let all =
-            [&self.state, &self.verdict, &self.history, &self.chunk, &self.chunk_len, &self.choices, tokens, parents];
-        all.iter().map(|memory| memory.bytes()).sum()
+        let all = [
+            &self.state,
+            &self.verdict,
+            &self.history,
+            &self.chunk,
+            &self.chunk_len,
+            &self.choices,
+            &self.ngram,
+            tokens,
+            parents,
+        ];
+        all.iter().map(|memory| memory.bytes()).sum::<usize>() + self.costs.bytes() + self.trust.bytes()
     }
 
     /// Starts a request: what earlier ones left in the caches lies past the context.
@@ -115,6 +134,7 @@ impl Sequence {
             ..state
         };
         self.state.write(&state.words())?;
+        self.ngram.write(&NgramMemory::initial())?;
         self.ring.clear()?;
         self.ready.clear();
         (self.begun, self.next, self.outstanding, self.prompted) = (true, 0, 0, 0);
@@ -156,6 +176,16 @@ impl Sequence {
     /// Fails unless a request was begun.
     pub fn check_begun(&self) -> Result<()> {
         if self.begun { Ok(()) } else { Err(error("the sequence was never begun".to_owned())) }
+    }
+
+    /// Takes what a budget is chosen by.
+    pub fn take_costs(&mut self, costs: &[f32], trust: f32) -> Result<()> {
+        if costs.len() > self.max_rows {
+            let (found, most) = (costs.len(), self.max_rows);
+            return Err(error(format!("there are costs of {found} budgets, expected at most {most}")));
+        }
+        self.costs.write(costs)?;
+        self.trust.write(&[trust])
     }
 
     /// The state, for kernels.

@@ -11,7 +11,7 @@ use super::{Cuda, refuse_beyond};
 use crate::backend::cpu::{Cpu, CpuOptions, MlaForm};
 use crate::backend::{Backend, CacheLayer, MemoryUse, Proposal};
 use crate::draft::DflashOptions;
-use crate::engine::{self, Finish, Generation, Request, Session, SessionOptions, Speculation};
+use crate::engine::{self, Drafts, Finish, Generation, Request, Session, SessionOptions, Speculation};
 use crate::sampling::{self, Sampling};
 
 /// Largest relative error of logits and hidden states: activations and weights are bf16.
@@ -146,6 +146,23 @@ fn verified_trees_give_the_tokens_of_plain_decode() {
     let drafted = session.generate_with_trees(&request, &mut (), propose).unwrap();
     check_tokens(&model, &request, &drafted, &plain);
     assert!(drafted.rounds.len() < plain.rounds.len(), "{} rounds", drafted.rounds.len());
+}
+
+#[test]
+fn what_the_text_repeats_is_drafted_from_and_changes_nothing() {
+    let model = fixture("v3-bf16-no-q-lora");
+    let mut session = session(Cuda::simulated(8), &model);
+    let prompt = [5, 9, 17, 5, 9, 17, 5, 9].to_vec();
+    let plain = Request { prompt, ..request(&model, 8) };
+    let expected = session.generate(&plain, &mut ()).unwrap();
+    for speculation in [Speculation::Ngram { budget: 5 }, Speculation::Auto(Drafts::Ngram)] {
+        let request = Request { speculation, ..plain.clone() };
+        let found = session.generate(&request, &mut ()).unwrap();
+        check_tokens(&model, &request, &found, &expected);
+        assert!(found.rounds.iter().all(|round| !round.drafted), "{speculation:?}");
+        let nodes: usize = found.rounds.iter().map(|round| round.nodes).sum();
+        assert!(nodes > 0 || speculation == Speculation::Auto(Drafts::Ngram), "nothing was looked up");
+    }
 }
 
 #[test]

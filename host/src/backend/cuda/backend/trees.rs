@@ -17,8 +17,6 @@ pub(super) struct Candidates {
     ids: Memory<'static, u32>,
     log_probs: Memory<'static, f32>,
     log_sums: Memory<'static, f32>,
-    costs: Memory<'static, f32>,
-    trust: Memory<'static, f32>,
 }
 
 /// For how much there is room.
@@ -29,7 +27,6 @@ struct Size {
     parts: usize,
     /// Candidates a depth.
     ranks: usize,
-    nodes: usize,
 }
 
 impl Size {
@@ -38,14 +35,13 @@ impl Size {
             depths: self.depths.max(other.depths),
             parts: self.parts.max(other.parts),
             ranks: self.ranks.max(other.ranks),
-            nodes: self.nodes.max(other.nodes),
         }
     }
 }
 
 impl Candidates {
     fn new(place: Place<'static>, size: Size) -> Result<Self> {
-        let Size { depths, parts, ranks, nodes } = size;
+        let Size { depths, parts, ranks } = size;
         Ok(Self {
             size,
             parts: place.output("candidates by part", depths * parts * ranks)?,
@@ -53,8 +49,6 @@ impl Candidates {
             ids: place.output("candidates", depths * ranks)?,
             log_probs: place.output("candidates' log-probabilities", depths * ranks)?,
             log_sums: place.output("sums by depth", depths)?,
-            costs: place.zeroed("costs of a round", nodes + 1)?,
-            trust: place.zeroed("trust", 1)?,
         })
     }
 }
@@ -92,8 +86,12 @@ impl Draft {
 impl Machine {
     /// Makes room for what a proposal needs, and writes what it brings from the host.
     pub fn upload_tree(&mut self, sequence: Sequence, proposal: &Proposal) -> Result<()> {
-        if let Proposal::Given { tokens, parents } = proposal {
-            return self.sequences.get_mut(sequence.0).map_err(error)?.take_tree(tokens, parents);
+        let state = self.sequences.get_mut(sequence.0).map_err(error)?;
+        match proposal {
+            Proposal::Given { tokens, parents } => return state.take_tree(tokens, parents),
+            Proposal::BestFirst { budget: Budget::Auto { costs, trust }, .. }
+            | Proposal::Ngram { budget: Budget::Auto { costs, trust } } => state.take_costs(costs, *trust)?,
+            _ => {}
         }
         let Some(draft) = Draft::of(proposal) else { return Ok(()) };
         if draft.limit > round::MAX_NODES as usize {
@@ -102,7 +100,7 @@ impl Machine {
         }
         let vocab = self.tensors.get(draft.logits.0).map_err(error)?.width;
         let parts = top_k::parts(vocab as u32) as usize;
-        let wanted = Size { depths: draft.depths, parts, ranks: draft.ranks.min(vocab), nodes: draft.limit };
+        let wanted = Size { depths: draft.depths, parts, ranks: draft.ranks.min(vocab) };
         let size = self.candidates.as_ref().map_or(wanted, |found| found.size.max(wanted));
         if self.candidates.as_ref().is_none_or(|found| found.size != size) {
             self.rounds.forget();
@@ -110,20 +108,13 @@ impl Machine {
             self.candidates = None;
             self.candidates = Some(Candidates::new(self.place, size)?);
         }
-        if let (Proposal::BestFirst { budget: Budget::Auto { costs, trust }, .. }, Some(candidates)) =
-            (proposal, &mut self.candidates)
-        {
-            candidates.costs.write(costs)?;
-            candidates.trust.write(&[*trust])?;
-        }
         Ok(())
     }
 
     /// `rows` := the round's tree.
     pub fn tree_rows(&mut self, sequence: Sequence, rows: Rows, proposal: &Proposal) -> Result<()> {
         match proposal {
-            // What the text repeats is looked up on the host alone: a budget that may be 0 is.
-            Proposal::Empty | Proposal::Ngram { budget: Budget::Auto { .. } } => self.block_rows(sequence, rows, 1, 0),
+            Proposal::Empty => self.block_rows(sequence, rows, 1, 0),
             Proposal::Given { tokens, .. } => {
                 let n = tokens.len() as u32;
                 let words = self.set_rows(sequence, rows, tokens.len() + 1)?;
@@ -133,9 +124,19 @@ impl Machine {
                 // SAFETY: the tree was uploaded, and the set has room for it.
                 unsafe { self.place.queue(&round::given_rows::KERNEL, round::given_shape(n), arguments, true) }
             }
-            Proposal::Ngram { budget: Budget::Fixed(_) } => Err(error(
-                "n-gram drafting does not run on GPUs yet: choose another --spec, or --device cpu".to_owned(),
-            )),
+            Proposal::Ngram { budget } => {
+                let (limit, auto) = match budget {
+                    Budget::Fixed(limit) => (*limit, false),
+                    Budget::Auto { costs, .. } => (costs.len().saturating_sub(1), true),
+                };
+                let words = self.set_rows(sequence, rows, limit + 1)?;
+                let state = self.sequences.get(sequence.0).map_err(error)?;
+                let (history, memory, costs) = (state.history.ptr(), state.ngram.ptr_mut(), state.costs.ptr());
+                let l = limit as u32;
+                let arguments = (state.state_ptr(), history, memory, costs, words, l + 1, l, auto.into());
+                // SAFETY: the set has room for the nodes, the costs were uploaded.
+                unsafe { self.place.queue(&round::ngram_rows::KERNEL, round::ngram_shape(l), arguments, true) }
+            }
             Proposal::Chain { .. } | Proposal::BestFirst { .. } => match Draft::of(proposal) {
                 Some(draft) if draft.limit > 0 => self.drafted_rows(sequence, rows, draft),
                 _ => self.block_rows(sequence, rows, 1, 0),
@@ -164,8 +165,8 @@ impl Machine {
                 state.state_ptr(),
                 ids.ptr(),
                 log_probs.ptr(),
-                found.costs.ptr(),
-                found.trust.ptr(),
+                state.costs.ptr(),
+                state.trust.ptr(),
                 words,
                 l + 1,
                 d,
