@@ -260,11 +260,17 @@ impl Machine {
                 };
                 let layer = self.draft_layers.get(cache.layer.0).map_err(error)?;
                 let (stride, width, heads) = (layer.stride(), layer.spec.head_dim, layer.spec.kv_heads);
-                let (keys, values) = (cache.keys.to_vec()?, cache.values.to_vec()?);
-                let rows =
-                    (0..len).flat_map(|slot| (0..heads).map(move |head| (head * sequence.slots + slot) * stride));
-                let halves = rows.flat_map(|at| [&keys[at..at + width], &values[at..at + width]]);
-                Ok(halves.flatten().map(|value| value.to_f32()).collect())
+                let both = [cache.keys.to_vec()?, cache.values.to_vec()?];
+                let mut entries = Vec::with_capacity(2 * len * heads * width);
+                for slot in 0..len {
+                    for half in &both {
+                        for head in 0..heads {
+                            let row = &half[(head * sequence.slots + slot) * stride..][..width];
+                            entries.extend(row.iter().map(|value| value.to_f32()));
+                        }
+                    }
+                }
+                Ok(entries)
             }
         }
     }

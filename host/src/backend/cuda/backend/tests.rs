@@ -151,7 +151,8 @@ fn verified_trees_give_the_tokens_of_plain_decode() {
 #[test]
 fn what_the_text_repeats_is_drafted_from_and_changes_nothing() {
     let model = fixture("v3-bf16-no-q-lora");
-    let mut session = session(Cuda::simulated(8), &model);
+    let options = SessionOptions { max_budget: 31, ..OPTIONS };
+    let mut session = Session::new(Box::new(Cuda::simulated(8)), &model, None, options, |_, _| {}).unwrap();
     let prompt = [5, 9, 17, 5, 9, 17, 5, 9].to_vec();
     let plain = Request { prompt, ..request(&model, 8) };
     let expected = session.generate(&plain, &mut ()).unwrap();
