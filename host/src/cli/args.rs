@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use super::bench::BenchFlags;
+
 /// Generate text with MLA + MoE language models (DeepSeek-V3, Kimi-K2) by DFlash drafting and DDTree verification.
 #[derive(Debug, Parser)]
 #[command(name = "coppice", bin_name = "coppice", version, max_term_width = 80, args_override_self = true)]
@@ -17,6 +19,9 @@ pub enum Flags {
     /// Generate text from a prompt
     #[command(after_help = GENERATE_NOTES, allow_negative_numbers = true)]
     Generate(Box<GenerateFlags>),
+    /// Measure speed, acceptance and memory
+    #[command(after_help = BENCH_NOTES, allow_negative_numbers = true)]
+    Bench(Box<BenchFlags>),
     /// Describe a model: configuration, tensors, parameters
     Inspect(InspectFlags),
     /// Write logits and hidden states of given tokens to a file
@@ -32,6 +37,12 @@ const GENERATE_NOTES: &str = "\
 Standard output carries the text alone, everything else goes to standard error.
 The process exits with 0 when it is done, 1 when it failed, 2 for wrong usage,
 and 130 when Ctrl-C ended it.";
+
+const BENCH_NOTES: &str = "\
+A LIST is separated by commas; every combination is measured. Rows of one case
+differ in how tokens are drafted alone and are measured interleaved; `x none` is
+against plain decode beside them, `worst` the least of any prompt. Ctrl-C keeps
+the rows of finished cases. Fails with 1 if a row has regressed.";
 
 const LOGITS_NOTES: &str = "\
 The file gets `logits` [tokens, vocab] and, for each layer L that --hidden
@@ -261,14 +272,14 @@ fn threads(text: &str) -> Result<usize, String> {
     }
 }
 
-fn count(text: &str) -> Result<usize, String> {
+pub(super) fn count(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) | Err(_) => Err("expected an integer of at least 1".to_owned()),
         Ok(value) => Ok(value),
     }
 }
 
-fn budget(text: &str) -> Result<usize, String> {
+pub(super) fn budget(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(value) if value <= MAX_BUDGET => Ok(value),
         _ if text == "auto" => Err(format!("auto is not available yet, give a number from 0 to {MAX_BUDGET}")),
@@ -286,7 +297,7 @@ fn gpu(text: &str) -> Result<u32, String> {
     index.ok_or_else(|| "expected cuda or cuda:N".to_owned())
 }
 
-fn positive(text: &str) -> Result<f64, String> {
+pub(super) fn positive(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(value) if f64::is_finite(value) && value > 0.0 => Ok(value),
         _ => Err("expected a finite number above 0".to_owned()),

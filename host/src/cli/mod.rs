@@ -2,6 +2,7 @@
 
 mod answer;
 mod args;
+mod bench;
 mod doctor;
 mod generate;
 mod inspect;
@@ -24,6 +25,7 @@ use clap::Parser;
 
 use crate::error::{Error, Result};
 use args::{Cli, Flags};
+use bench::BenchArgs;
 use validate::{DoctorArgs, GenerateArgs, InspectArgs, KernelsArgs, LogitsArgs};
 
 /// How a command ended that did not fail.
@@ -49,6 +51,8 @@ impl From<Outcome> for ExitCode {
 pub enum Command {
     /// Generate text.
     Generate(Box<GenerateArgs>),
+    /// Measure.
+    Bench(Box<BenchArgs>),
     /// Describe a model.
     Inspect(InspectArgs),
     /// Write logits and hidden states.
@@ -67,6 +71,7 @@ pub enum Command {
 pub fn parse() -> Result<Command> {
     Ok(match Cli::parse().command {
         Flags::Generate(flags) => Command::Generate(Box::new(flags.validate(io::stdin().is_terminal())?)),
+        Flags::Bench(flags) => Command::Bench(Box::new(flags.validate()?)),
         Flags::Inspect(flags) => Command::Inspect(flags.validate()),
         Flags::Logits(flags) => Command::Logits(flags.validate()),
         Flags::Doctor(flags) => Command::Doctor(flags.validate()),
@@ -81,6 +86,7 @@ pub fn parse() -> Result<Command> {
 pub fn run(command: Command) -> Result<Outcome> {
     match command {
         Command::Generate(args) => generate::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Logits(args) => logits::run(&args),
         Command::Doctor(args) => doctor::run(&args),

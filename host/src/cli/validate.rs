@@ -78,6 +78,17 @@ pub struct SamplingArgs {
 }
 
 impl SamplingArgs {
+    /// Flags as typed.
+    pub fn new(
+        temperature: Option<f32>,
+        top_k: Option<usize>,
+        top_p: Option<f32>,
+        min_p: Option<f32>,
+        seed: u64,
+    ) -> Self {
+        Self { temperature, top_k, top_p, min_p, seed }
+    }
+
     /// The flags, and what `defaults` says where they are silent.
     ///
     /// # Errors
@@ -103,6 +114,11 @@ pub struct SpecArgs {
 }
 
 impl SpecArgs {
+    /// A mode, and a budget if one was given.
+    pub fn new(mode: Spec, budget: Option<usize>) -> Self {
+        Self { mode, budget }
+    }
+
     /// With the budget of the mode, or of the drafter, where none was given.
     pub fn resolve(self, drafter: Option<&DraftConfig>) -> Speculation {
         let budget = |default| self.budget.unwrap_or(default);
@@ -352,7 +368,8 @@ impl LogitsFlags {
 }
 
 impl DeviceFlags {
-    fn validate(self) -> DeviceArgs {
+    /// All cores where no number is given.
+    pub fn validate(self) -> DeviceArgs {
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         DeviceArgs { device: self.device, threads: self.threads.unwrap_or_else(cores) }
     }

@@ -49,7 +49,11 @@ pub struct Acceptance {
 impl Acceptance {
     /// Of a generation whose trees are at most `depths` deep; deeper acceptance, if any, is listed too.
     pub fn new(generation: &Generation, depths: usize) -> Self {
-        let lengths: Vec<usize> = generation.rounds.iter().map(|round| round.accepted).collect();
+        Self::of(generation.rounds.iter().map(|round| round.accepted).collect(), depths)
+    }
+
+    /// Of rounds that committed `lengths` tokens, of one generation or of many.
+    pub fn of(lengths: Vec<usize>, depths: usize) -> Self {
         let rounds = lengths.len();
         let depths = lengths.iter().map(|length| length.saturating_sub(1)).max().map_or(0, |most| most.max(depths));
         let reached = |depth: usize| lengths.iter().filter(|length| **length > depth).count();
@@ -60,7 +64,7 @@ impl Acceptance {
                 (before > 0).then(|| reached(depth) as f64 / before as f64)
             })
             .collect();
-        let tau = (rounds > 0).then(|| generation.acceptance_length());
+        let tau = (rounds > 0).then(|| lengths.iter().sum::<usize>() as f64 / rounds as f64);
         Self { lengths, tau, uncond, cond }
     }
 

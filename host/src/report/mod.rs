@@ -7,7 +7,7 @@ mod model;
 mod size;
 
 pub use environment::{Build, CpuEnvironment, Environment, ModelIdentity, PtxIdentity};
-pub use generation::{GenerationReport, MemoryReport, SpeculationReport, TimingsReport};
+pub use generation::{GenerationReport, MemoryReport, SpeculationReport, TimingsReport, digest};
 pub use model::{ModelReport, Parameters, Role, TensorGroup};
 pub(crate) use size::Bytes;
 
@@ -23,6 +23,10 @@ pub mod schema {
     pub const KERNELS_CHECK: &str = "coppice.kernels-check.v1";
     /// Of `kernels bench --json`.
     pub const KERNELS_BENCH: &str = "coppice.kernels-bench.v1";
+    /// Of `bench -o json`, and of what `bench --baseline` and `bench --from` read.
+    pub const BENCH: &str = "coppice.bench.v1";
+    /// Of each line of `bench -o jsonl`.
+    pub const BENCH_ROW: &str = "coppice.bench-row.v1";
     /// Of `inspect --json`.
     pub const INSPECT: &str = "coppice.inspect.v1";
 }
