@@ -43,11 +43,9 @@ fn s1_low_acceptance_is_said_once_with_its_likely_causes() {
     let drafter = blind_drafter();
     let generate = |n: &str, draft: bool| {
         let mut command = generate!();
-        command.args([PROMPT, "--ignore-eos", "--temp", "1", "--top-p", "1", "-n", n]);
+        command.args([PROMPT, "--tree-budget", "16", "--ignore-eos", "--temp", "1", "--top-p", "1", "-n", n]);
         if draft {
             command.arg("--draft").arg(drafter.path());
-        } else {
-            command.args(["--spec", "ddtree"]);
         }
         run(&mut command)
     };
@@ -176,7 +174,19 @@ fn f7_a_prompt_longer_than_the_context_is_refused_before_weights_are_read() {
 fn c3_json_parses_whatever_else_is_said() {
     let drafter = blind_drafter();
     let mut command = generate!();
-    command.args(["<|bos|>fn", "-n", "40", "--temp", "1", "--ignore-eos", "--json", "--stats", "--draft"]);
+    command.args([
+        "<|bos|>fn",
+        "-n",
+        "40",
+        "--temp",
+        "1",
+        "--ignore-eos",
+        "--json",
+        "--stats",
+        "--tree-budget",
+        "16",
+        "--draft",
+    ]);
     let Finished { code, stdout, stderr } = run(command.arg(drafter.path()));
     assert_eq!((code, stderr.matches("warning:").count()), (Some(0), 2), "{stderr}");
     let report: Value = serde_json::from_str(&stdout).unwrap();

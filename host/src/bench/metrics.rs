@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::engine::{Generation, Observer, Verdict};
+use crate::engine::{Generation, Observer, RoundRecord, Verdict};
 
 /// Tokens that must recur for text to count as looping.
 const LOOP_RUN: usize = 16;
@@ -23,8 +23,8 @@ pub struct Measured {
     pub decode: Option<f64>,
     /// For every chunk of tokens after the first token: its size, and its ITL, the time since the chunk before.
     pub chunks: Vec<(usize, f64)>,
-    /// Tokens committed by each round, the bonus token included, beyond the end of the text too.
-    pub accepted: Vec<usize>,
+    /// The rounds; the last may have committed tokens beyond the end of the text.
+    pub rounds: Vec<RoundRecord>,
     /// The generated tokens.
     pub tokens: Vec<u32>,
 }
@@ -48,7 +48,7 @@ impl Measured {
             first_token: generation.first_token.saturating_sub(filled).as_secs_f64(),
             decode: (total > 1 && decode > 0.0).then_some(decode),
             chunks,
-            accepted: generation.rounds.iter().map(|round| round.accepted).collect(),
+            rounds: generation.rounds.clone(),
             tokens: generation.tokens.clone(),
         }
     }
@@ -117,7 +117,7 @@ pub fn peak_memory() -> Option<u64> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::engine::{Finish, RoundRecord};
+    use crate::engine::Finish;
     use std::cell::Cell;
 
     /// A generation by a synthetic clock: the first token, then rounds of (tokens committed, milliseconds since the last).
@@ -125,7 +125,7 @@ pub(super) mod tests {
         let mut at = Duration::from_millis(first_ms);
         let record = |(accepted, ms): &(usize, u64)| {
             at += Duration::from_millis(*ms);
-            RoundRecord { accepted: *accepted, nodes: 7, at }
+            RoundRecord { accepted: *accepted, nodes: 7, drafted: true, at }
         };
         let rounds: Vec<_> = rounds.iter().map(record).collect();
         Generation {
@@ -145,7 +145,8 @@ pub(super) mod tests {
         assert_eq!(measured.decode, Some(0.06));
         assert_eq!(measured.decoded(), 6); // TPOT 10 ms
         assert_eq!(measured.chunks, [(3, 0.03), (1, 0.01), (2, 0.02)]);
-        assert_eq!(measured.accepted, [3, 1, 4]);
+        let accepted: Vec<_> = measured.rounds.iter().map(|round| round.accepted).collect();
+        assert_eq!(accepted, [3, 1, 4]);
     }
 
     #[test]

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::matrix::Case;
 use super::metrics::Measured;
 use super::stats::{Quantiles, Summary};
-use crate::engine::Speculation;
 use crate::engine::stats::Acceptance;
+use crate::engine::{RoundRecord, Speculation};
 use crate::report::digest;
 
 /// One arm of one case. Rates and times of a repeat are over all its prompts together; nothing that has no base has a figure.
@@ -103,8 +103,8 @@ impl Row {
             Summary::new(repeats.iter().map(|repeat| figure(repeat)).collect::<Option<Vec<_>>>()?)
         };
         let decode_tok_s = each(&decode_rate);
-        let lengths: Vec<usize> = first.iter().flat_map(|measured| measured.accepted.iter().copied()).collect();
-        let acceptance = Acceptance::of(lengths, depths);
+        let rounds: Vec<RoundRecord> = first.iter().flat_map(|measured| measured.rounds.iter().copied()).collect();
+        let acceptance = Acceptance::of(&rounds, depths);
         let itl: Vec<f64> = repeats.iter().flatten().flat_map(|m| m.chunks.iter().map(|(_, gap)| gap * 1e3)).collect();
         let tokens: Vec<u32> = first.iter().flat_map(|measured| measured.tokens.iter().copied()).collect();
         let digest = digest(&tokens);
@@ -136,7 +136,7 @@ impl Row {
             itl_ms: Quantiles::new(&itl),
             chunk_sizes: counts(first.iter().flat_map(|measured| measured.chunks.iter().map(|(size, _)| *size))),
             round_ms: each(&|repeat| {
-                let rounds: usize = repeat.iter().map(|measured| measured.accepted.len()).sum();
+                let rounds: usize = repeat.iter().map(|measured| measured.rounds.len()).sum();
                 let time: f64 = repeat.iter().filter_map(|measured| measured.decode).sum();
                 quotient(time * 1e3, rounds as f64)
             }),
@@ -185,8 +185,8 @@ impl PromptRow {
             repeats.iter().map(|measured| decode_rate(std::slice::from_ref(*measured))).collect();
         let decode_tok_s = rates.and_then(Summary::new);
         let first = repeats.first();
-        let rounds = first.map_or(0, |measured| measured.accepted.len());
-        let accepted: usize = first.map_or(0, |measured| measured.accepted.iter().sum());
+        let rounds = first.map_or(0, |measured| measured.rounds.len());
+        let accepted: usize = first.map_or(0, |measured| measured.rounds.iter().map(|round| round.accepted).sum());
         Self {
             id: id.to_owned(),
             prompt_tokens: first.map_or(0, |measured| measured.prompt_tokens),

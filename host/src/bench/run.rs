@@ -7,7 +7,7 @@ use super::matrix::{Case, Matrix};
 use super::metrics::{Measured, Watch};
 use super::prompts::Prompt;
 use super::row::{Repeats, Row};
-use crate::engine::{Finish, Generation, Observer, Request, Session, Speculation};
+use crate::engine::{Drafts, Finish, Generation, Observer, Request, Session, Speculation};
 use crate::error::{Error, Result};
 use crate::sampling::Sampling;
 
@@ -35,17 +35,22 @@ pub struct Sessions {
     pub drafted: Option<(Session, usize)>,
 }
 
+/// Whether generations by `speculation` may use the drafter.
+fn uses_drafter(speculation: Speculation) -> bool {
+    speculation.needs_drafter() || speculation == Speculation::Auto(Drafts::Any)
+}
+
 impl Engine for Sessions {
     fn generate(&mut self, request: &Request, observer: &mut dyn Observer) -> Result<Generation> {
         match &mut self.drafted {
-            Some((session, _)) if request.speculation.needs_drafter() => session.generate(request, observer),
+            Some((session, _)) if uses_drafter(request.speculation) => session.generate(request, observer),
             _ => self.plain.generate(request, observer),
         }
     }
 
     fn device_bytes(&self, speculation: Speculation) -> usize {
         let session = match &self.drafted {
-            Some((session, _)) if speculation.needs_drafter() => session,
+            Some((session, _)) if uses_drafter(speculation) => session,
             _ => &self.plain,
         };
         let memory = session.memory();
@@ -54,7 +59,7 @@ impl Engine for Sessions {
 
     fn depths(&self, speculation: Speculation) -> usize {
         match &self.drafted {
-            Some((_, block)) if speculation.needs_drafter() => (block - 1).min(speculation.budget()),
+            Some((_, block)) if uses_drafter(speculation) => (block - 1).min(speculation.budget()),
             _ => 0,
         }
     }
@@ -88,7 +93,17 @@ pub struct Measurement {
     pub interrupted: bool,
 }
 
-/// Measures `matrix` over the prompts of each case. `progress(n)` reports generations that have ended.
+/// Who looks on.
+pub struct Watchers<'a> {
+    /// Ctrl-C.
+    pub interrupt: &'a AtomicBool,
+    /// So many generations have ended.
+    pub ended: &'a mut dyn FnMut(usize),
+    /// A case is finished; its rows.
+    pub finished: &'a mut dyn FnMut(&[Row]),
+}
+
+/// Measures `matrix` over the prompts of each case.
 ///
 /// # Errors
 /// The engine's, or a generation that ended before its length.
@@ -97,14 +112,14 @@ pub fn run(
     matrix: &Matrix,
     prompts: &[Vec<Prompt>],
     plan: Plan,
-    interrupt: &AtomicBool,
-    mut progress: impl FnMut(usize),
+    watchers: &mut Watchers<'_>,
 ) -> Result<Measurement> {
     let (mut rows, mut done) = (Vec::new(), 0);
     for (case, prompts) in matrix.cases.iter().zip(prompts) {
+        let Watchers { interrupt, ended, finished } = watchers;
         let measured = measure_case(engine, case, &matrix.arms, prompts, plan, interrupt, &mut || {
             done += 1;
-            progress(done);
+            ended(done);
         })?;
         let Some(measured) = measured else {
             return Ok(Measurement { rows, interrupted: true });
@@ -116,6 +131,7 @@ pub fn run(
             let row = Row::new(*case, *arm, &ids, repeats, rows.get(first), depths, bytes);
             rows.push(row);
         }
+        finished(&rows[first..]);
     }
     Ok(Measurement { rows, interrupted: false })
 }
@@ -247,7 +263,14 @@ mod tests {
         let interrupt = AtomicBool::new(false);
         let mut engine = Synthetic { calls: Vec::new(), interrupt_at, interrupt: &interrupt };
         let mut done = 0;
-        let measured = run(&mut engine, &matrix, &prompts, plan, &interrupt, |n| done = n).unwrap();
+        let mut finished = Vec::new();
+        let mut watchers = Watchers {
+            interrupt: &interrupt,
+            ended: &mut |n| done = n,
+            finished: &mut |rows| finished.extend_from_slice(rows),
+        };
+        let measured = run(&mut engine, &matrix, &prompts, plan, &mut watchers).unwrap();
+        assert_eq!(finished, measured.rows);
         assert_eq!(plan.generations(&matrix, &prompts), 20);
         (measured, engine.calls, done)
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::request::Generation;
+use super::request::{Generation, RoundRecord};
 
 /// Speed of one generation. `None` where too little happened for a figure to mean anything.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -38,6 +38,10 @@ impl Timings {
 pub struct Acceptance {
     /// Tokens committed by each round, the bonus token included.
     pub lengths: Vec<usize>,
+    /// Tokens committed by each round whose tree came from the drafter.
+    pub drafted: Vec<usize>,
+    /// Nodes verified in all rounds, roots left out.
+    pub nodes: usize,
     /// Mean of `lengths`; `None` without rounds.
     pub tau: Option<f64>,
     /// Share of all rounds that accepted a node at depth d + 1.
@@ -49,11 +53,12 @@ pub struct Acceptance {
 impl Acceptance {
     /// Of a generation whose trees are at most `depths` deep; deeper acceptance, if any, is listed too.
     pub fn new(generation: &Generation, depths: usize) -> Self {
-        Self::of(generation.rounds.iter().map(|round| round.accepted).collect(), depths)
+        Self::of(&generation.rounds, depths)
     }
 
-    /// Of rounds that committed `lengths` tokens, of one generation or of many.
-    pub fn of(lengths: Vec<usize>, depths: usize) -> Self {
+    /// Of the rounds of one generation or of many.
+    pub fn of(records: &[RoundRecord], depths: usize) -> Self {
+        let lengths: Vec<usize> = records.iter().map(|round| round.accepted).collect();
         let rounds = lengths.len();
         let depths = lengths.iter().map(|length| length.saturating_sub(1)).max().map_or(0, |most| most.max(depths));
         let reached = |depth: usize| lengths.iter().filter(|length| **length > depth).count();
@@ -65,13 +70,16 @@ impl Acceptance {
             })
             .collect();
         let tau = (rounds > 0).then(|| lengths.iter().sum::<usize>() as f64 / rounds as f64);
-        Self { lengths, tau, uncond, cond }
+        let drafted = records.iter().filter(|round| round.drafted).map(|round| round.accepted).collect();
+        let nodes = records.iter().map(|round| round.nodes).sum();
+        Self { lengths, drafted, nodes, tau, uncond, cond }
     }
 
-    /// Whether drafting is so far from the target that something must be wrong: `tau` below [`LOW_TAU`] over at least
-    /// [`LOW_TAU_ROUNDS`] rounds.
+    /// Whether the drafter is so far from the target that something must be wrong: fewer than [`LOW_TAU`] tokens a round
+    /// over at least [`LOW_TAU_ROUNDS`] of its rounds.
     pub fn is_suspicious(&self) -> bool {
-        self.lengths.len() >= LOW_TAU_ROUNDS && self.tau.is_some_and(|tau| tau < LOW_TAU)
+        let rounds = self.drafted.len();
+        rounds >= LOW_TAU_ROUNDS && self.drafted.iter().sum::<usize>() as f64 / (rounds as f64) < LOW_TAU
     }
 }
 
@@ -90,6 +98,7 @@ mod tests {
         let round = |(i, accepted): (usize, &usize)| RoundRecord {
             accepted: *accepted,
             nodes: 7,
+            drafted: true,
             at: Duration::from_millis(100 + 50 * (i as u64 + 1)),
         };
         let rounds: Vec<_> = accepted.iter().enumerate().map(round).collect();
@@ -120,7 +129,10 @@ mod tests {
     #[test]
     fn no_rounds_give_no_rates() {
         let acceptance = Acceptance::new(&generation(&[], 1), 7);
-        assert_eq!(acceptance, Acceptance { lengths: vec![], tau: None, uncond: vec![], cond: vec![] });
+        assert_eq!(
+            acceptance,
+            Acceptance { lengths: vec![], drafted: vec![], nodes: 0, tau: None, uncond: vec![], cond: vec![] }
+        );
     }
 
     #[test]

@@ -7,7 +7,9 @@ use coppice_model::Source;
 
 use crate::bench::matrix::PromptLength;
 use crate::bench::report::Format;
-use crate::cli::args::{DeviceFlags, Spec, budget, count, positive};
+use crate::cli::args::{
+    DeviceFlags, SamplingFlags, Spec, TreeBudget, budget, count, positive, probability, temperature, whole,
+};
 use crate::cli::model::PREFILL_CHUNK;
 use crate::cli::validate::{DeviceArgs, SamplingArgs, SpecArgs};
 use crate::error::{Error, Result};
@@ -29,16 +31,16 @@ pub struct BenchFlags {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = depth, default_value = "0")]
     #[arg(help_heading = "Matrix")]
     pub depth: Vec<usize>,
-    /// Ways of drafting: none, ngram, dflash, ddtree; none is always measured
-    /// [default: all there are]
+    /// Ways of drafting: none, ngram, dflash, ddtree, auto; none is always measured
+    /// [default: auto]
     #[arg(long, value_name = "LIST", value_delimiter = ',', hide_possible_values = true, help_heading = "Matrix")]
     pub spec: Vec<Spec>,
-    /// Tree nodes verified a round [default: the modes' own]
+    /// Tree nodes verified a round, or auto: as many as pay [default: auto]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = budget, help_heading = "Matrix")]
-    pub tree_budget: Vec<usize>,
+    pub tree_budget: Vec<TreeBudget>,
     /// Softmax temperatures; 0 is greedy [default: the model's, else 0]
     #[arg(long = "temp", visible_alias = "temperature", value_name = "LIST", value_delimiter = ',')]
-    #[arg(help_heading = "Matrix")]
+    #[arg(value_parser = temperature, help_heading = "Matrix")]
     pub temperature: Vec<f32>,
 
     /// Model folder: config.json, safetensors, tokenizer [default: built in]
@@ -56,16 +58,16 @@ pub struct BenchFlags {
     pub count: Option<usize>,
 
     /// Keep the K most probable tokens; 0 keeps all [default: the model's]
-    #[arg(long, value_name = "K", help_heading = "Sampling")]
+    #[arg(long, value_name = "K", value_parser = whole::<usize>, help_heading = "Sampling")]
     pub top_k: Option<usize>,
     /// Keep the likeliest tokens that reach probability P [default: the model's]
-    #[arg(long, value_name = "P", help_heading = "Sampling")]
+    #[arg(long, value_name = "P", value_parser = probability, help_heading = "Sampling")]
     pub top_p: Option<f32>,
     /// Drop tokens below P times the likeliest one [default: the model's]
-    #[arg(long, value_name = "P", help_heading = "Sampling")]
+    #[arg(long, value_name = "P", value_parser = probability, help_heading = "Sampling")]
     pub min_p: Option<f32>,
     /// The same seed gives the same tokens
-    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Sampling")]
+    #[arg(long, value_name = "N", default_value = "0", value_parser = whole::<u64>, help_heading = "Sampling")]
     pub seed: u64,
 
     /// Measurements of every row, interleaved
@@ -196,22 +198,30 @@ impl BenchFlags {
         };
         let modes = match (self.spec.is_empty(), &draft) {
             (false, _) => self.spec,
-            (true, Some(_)) => vec![Spec::Ngram, Spec::Dflash, Spec::Ddtree],
-            (true, None) => vec![Spec::Ngram],
+            // A budget of one's own is for the best mode there is.
+            (true, Some(_)) if !self.tree_budget.is_empty() => vec![Spec::Ddtree],
+            (true, None) if !self.tree_budget.is_empty() => vec![Spec::Ngram],
+            (true, _) => vec![Spec::Auto],
         };
         let needs_drafter = |mode: &Spec| matches!(mode, Spec::Dflash | Spec::Ddtree);
         if draft.is_none() && modes.iter().any(needs_drafter) {
             let message = "--spec dflash and ddtree need a drafter for this --model: name one with --draft";
             return Err(Error::Usage(message.to_owned()));
         }
-        let budgets: Vec<Option<usize>> = match self.tree_budget.as_slice() {
+        let budgets: Vec<Option<TreeBudget>> = match self.tree_budget.as_slice() {
             [] => vec![None],
             budgets => budgets.iter().copied().map(Some).collect(),
         };
-        let specs = modes.iter().flat_map(|mode| budgets.iter().map(|budget| SpecArgs::new(*mode, *budget))).collect();
+        // What `auto` decides no budget fixes.
+        let specs = modes.iter().flat_map(|mode| {
+            let budget = |budget: &Option<TreeBudget>| if *mode == Spec::Auto { None } else { *budget };
+            budgets.iter().map(move |given| SpecArgs { mode: *mode, budget: budget(given) })
+        });
+        let (top_k, top_p, min_p, seed) = (self.top_k, self.top_p, self.min_p, self.seed);
+        let sampling = SamplingFlags { temperature: None, top_k, top_p, min_p, seed };
         Ok(MeasureArgs {
             target,
-            draft: draft.filter(|_| modes.iter().any(needs_drafter)),
+            draft: draft.filter(|_| modes.iter().any(|mode| needs_drafter(mode) || *mode == Spec::Auto)),
             prompts: self.prompts,
             count: self.count,
             lengths: match self.prompt_tokens.as_slice() {
@@ -220,9 +230,9 @@ impl BenchFlags {
             },
             max_tokens: self.max_tokens,
             depths: self.depth,
-            specs,
+            specs: specs.collect(),
             temperatures: self.temperature,
-            sampling: SamplingArgs::new(None, self.top_k, self.top_p, self.min_p, self.seed),
+            sampling: sampling.into(),
             repeats: self.repeats,
             warmup: self.warmup,
             max_noise: self.max_noise,

@@ -5,20 +5,21 @@ mod flags;
 
 pub use flags::{BenchArgs, BenchFlags};
 
-use std::sync::atomic::AtomicBool;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 use coppice_model::config::{DraftConfig, ModelConfig};
 use coppice_model::tokenizer::Tokenizer;
 use coppice_model::{DraftModel, TargetModel};
-use serde::Serialize;
 
+use super::output::ResultFile;
 use super::progress::Progress;
 use super::{Outcome, interrupt, messages, model, output, prompt};
 use crate::bench::baseline::Comparison;
 use crate::bench::matrix::{Lists, Matrix};
 use crate::bench::prompts::{Library, Prompt};
 use crate::bench::report::{BenchReport, Format, Settings};
-use crate::bench::run::{self, Plan, Sessions};
+use crate::bench::run::{self, Plan, Sessions, Watchers};
 use crate::bench::{metrics, plot};
 use crate::draft::DflashOptions;
 use crate::engine::{Session, SessionOptions, Speculation};
@@ -32,20 +33,18 @@ use flags::{MeasureArgs, Work};
 /// # Errors
 /// Anything wrong with the flags, the files or the device; a closed standard output; a row that has regressed.
 pub fn run(args: &BenchArgs) -> Result<Outcome> {
-    let interrupt = interrupt::install();
+    interrupt::install();
+    let open = |path: &Option<PathBuf>| path.as_deref().map(ResultFile::open).transpose();
+    let results = Results { args, file: open(&args.output)?, plot: open(&args.plot)? };
     let baseline = args.baseline.as_deref().map(BenchReport::read).transpose()?;
-    let mut report = match &args.work {
+    let report = match &args.work {
         Work::Read(path) => BenchReport::read(path)?,
-        Work::Measure(args) => measure(args, interrupt)?,
+        Work::Measure(work) => measure(work, &|report| {
+            let _ = results.deliver(&compared(args, baseline.as_ref(), report));
+        })?,
     };
-    report.comparison = match (baseline, &args.baseline) {
-        (Some(baseline), Some(path)) => {
-            Some(Comparison::new(path.display().to_string(), &baseline.rows, &report.rows, args.max_regression))
-        }
-        _ => None,
-    };
-    write(args, &report)?;
-    warn(&report);
+    let report = compared(args, baseline.as_ref(), report);
+    results.deliver(&report)?;
     if report.interrupted && matches!(args.work, Work::Measure(_)) {
         return Ok(Outcome::Interrupted);
     }
@@ -55,14 +54,32 @@ pub fn run(args: &BenchArgs) -> Result<Outcome> {
     }
 }
 
-fn write(args: &BenchArgs, report: &BenchReport) -> Result<()> {
-    if let Some(path) = &args.output {
-        output::write(report.write(Format::of(path))?.as_bytes(), path)?;
+fn compared(args: &BenchArgs, baseline: Option<&BenchReport>, mut report: BenchReport) -> BenchReport {
+    report.comparison = baseline.zip(args.baseline.as_ref()).map(|(baseline, path)| {
+        Comparison::new(path.display().to_string(), &baseline.rows, &report.rows, args.max_regression)
+    });
+    report
+}
+
+/// Where a report goes.
+struct Results<'a> {
+    args: &'a BenchArgs,
+    file: Option<ResultFile>,
+    plot: Option<ResultFile>,
+}
+
+impl Results<'_> {
+    fn deliver(&self, report: &BenchReport) -> Result<()> {
+        if let (Some(file), Some(path)) = (&self.file, &self.args.output) {
+            file.write(report.write(Format::of(path))?.as_bytes())?;
+        }
+        if let Some(file) = self.plot.as_ref().filter(|_| !report.rows.is_empty()) {
+            file.write(plot::draw(report)?.as_bytes())?;
+        }
+        let printed = output::print(&report.write(self.args.format)?);
+        warn(report);
+        printed
     }
-    if let Some(path) = args.plot.as_ref().filter(|_| !report.rows.is_empty()) {
-        output::write(plot::draw(report)?.as_bytes(), path)?;
-    }
-    output::print(&report.write(args.format)?)
 }
 
 /// Says what makes the figures less than they seem.
@@ -93,32 +110,18 @@ struct Prepared {
     context: usize,
 }
 
-fn measure(args: &MeasureArgs, interrupt: &AtomicBool) -> Result<BenchReport> {
+/// Measures. What is finished when Ctrl-C comes and the generation under way does not end in time goes to `abandoned`.
+fn measure(args: &MeasureArgs, abandoned: &(dyn Fn(BenchReport) + Sync)) -> Result<BenchReport> {
     let prepared = prepare(args)?;
-    let target = TargetModel::load(&args.target)?;
+    let target = model::target(&args.target)?;
     let drafter = args.draft.as_ref().map(DraftModel::load).transpose()?;
     let mut sessions = sessions(args, &prepared, &target, drafter.as_ref())?;
 
     let Prepared { matrix, prompts, sampling, .. } = prepared;
+    let env = environment(args, &sessions, &target, drafter.as_ref(), sampling.seed)?;
     let plan = Plan { repeats: args.repeats, warmup: args.warmup, sampling };
     let total = plan.generations(&matrix, &prompts);
-    let mut bar = Progress::new("measuring", "generations, left:");
-    let measured = run::run(&mut sessions, &matrix, &prompts, plan, interrupt, |done| bar.set(done, total))?;
-    drop(bar);
-
-    let identity = |path: &std::path::Path, fingerprint: &str| ModelIdentity {
-        path: path.display().to_string(),
-        fingerprint: fingerprint.to_owned(),
-    };
-    let env = Environment {
-        build: Build::of_this_process(),
-        device: sessions.plain.backend_name(),
-        cpu: CpuEnvironment::new(args.device.threads),
-        model: identity(&target.path, &target.fingerprint),
-        draft: drafter.as_ref().map(|drafter| identity(&drafter.path, &drafter.fingerprint)),
-        seed: sampling.seed,
-    };
-    Ok(BenchReport {
+    let report = |rows, interrupted| BenchReport {
         schema: schema::BENCH.to_owned(),
         settings: Settings {
             repeats: args.repeats,
@@ -129,12 +132,51 @@ fn measure(args: &MeasureArgs, interrupt: &AtomicBool) -> Result<BenchReport> {
             min_p: sampling.min_p,
             prompts: args.prompts.as_ref().map(|path| path.display().to_string()),
         },
-        rows: measured.rows,
-        interrupted: measured.interrupted,
+        rows,
+        interrupted,
         peak_memory_bytes: metrics::peak_memory(),
         comparison: None,
-        env: value(&env)?,
-    })
+        env: env.clone(),
+    };
+    let finished = Mutex::new(Vec::new());
+    let measured = interrupt::guard(
+        |interrupt| {
+            let mut bar = Progress::new("measuring", "generations, left:");
+            let mut watch = Watchers {
+                interrupt,
+                ended: &mut |done| bar.set(done, total),
+                finished: &mut |rows| finished.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(rows),
+            };
+            run::run(&mut sessions, &matrix, &prompts, plan, &mut watch)
+        },
+        || {
+            messages::line(&"interrupted; the generation under way would not end in time and was abandoned");
+            abandoned(report(finished.lock().unwrap_or_else(PoisonError::into_inner).clone(), true));
+        },
+    )?;
+    Ok(report(measured.rows, measured.interrupted))
+}
+
+fn environment(
+    args: &MeasureArgs,
+    sessions: &Sessions,
+    target: &TargetModel,
+    drafter: Option<&DraftModel>,
+    seed: u64,
+) -> Result<serde_json::Value> {
+    let identity = |path: &std::path::Path, fingerprint: &str| ModelIdentity {
+        path: path.display().to_string(),
+        fingerprint: fingerprint.to_owned(),
+    };
+    let env = Environment {
+        build: Build::of_this_process(),
+        device: sessions.plain.backend_name(),
+        cpu: CpuEnvironment::new(args.device.threads),
+        model: identity(&target.path, &target.fingerprint),
+        draft: drafter.map(|drafter| identity(&drafter.path, &drafter.fingerprint)),
+        seed,
+    };
+    serde_json::to_value(env).map_err(|error| Error::Output(error.into()))
 }
 
 fn prepare(args: &MeasureArgs) -> Result<Prepared> {
@@ -210,8 +252,4 @@ fn sessions(
         None => None,
     };
     Ok(Sessions { plain, drafted })
-}
-
-fn value(env: &impl Serialize) -> Result<serde_json::Value> {
-    serde_json::to_value(env).map_err(|error| Error::Output(error.into()))
 }

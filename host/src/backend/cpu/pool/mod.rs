@@ -16,7 +16,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::simd::Isa;
+use crate::simd::Isa;
 
 /// How long a thread spins for the next region, or for the end of this one, before it parks: longer than the serial work
 /// between two regions of a token, far shorter than a scheduler's time slice.
