@@ -1,6 +1,4 @@
 //! What one generation showed. TTFT, TPOT and ITL are defined here; their summaries over repeats live in `row`.
-//!
-//! What the engine does not report of a round (times of its stages, experts woken, bytes read) has no figure here.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -5,6 +5,7 @@
 //! whatever else the machine does falls on all arms alike. A case and an arm make a **row**.
 
 pub mod baseline;
+pub mod ceiling;
 mod csv;
 pub mod matrix;
 pub mod metrics;

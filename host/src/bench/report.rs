@@ -25,6 +25,8 @@ pub struct BenchReport {
     pub interrupted: bool,
     /// Most memory that the process held at once; null where the system does not say.
     pub peak_memory_bytes: Option<u64>,
+    /// GB a second that memory gave the same threads before the first measurement.
+    pub read_ceiling_gb_s: f64,
     /// The run that this one was judged by; null without one.
     pub comparison: Option<Comparison>,
     /// Build, machine, models, seed: what `generate --json` has there.
@@ -132,6 +134,9 @@ impl BenchReport {
                 number(row.speedup, 2),
                 number(row.worst_speedup(), 2),
                 number(row.tau, 2),
+                number(row.round_ms.as_ref().map(|round| round.median), 2),
+                percent(row.share_of_read_ceiling),
+                experts(row),
                 number(row.ttft_ms.as_ref().map(|ttft| ttft.median), 1),
                 number(row.prefill_tok_s.as_ref().map(|rate| rate.median), 0),
                 number(row.itl_ms.map(|itl| itl.p99), 2),
@@ -140,7 +145,7 @@ impl BenchReport {
                 self.tokens_cell(row),
             ]);
         }
-        for column in table.column_iter_mut().filter(|column| column.index != 4 && column.index != 14) {
+        for column in table.column_iter_mut().filter(|column| column.index != 4 && column.index != 17) {
             column.set_cell_alignment(CellAlignment::Right);
         }
         let settings = &self.settings;
@@ -155,9 +160,11 @@ impl BenchReport {
             env("/commit"),
             settings.repeats,
         );
+        text += &format!("\nmemory gives {:.1} GB/s: read share is of it", self.read_ceiling_gb_s);
         if let Some(peak) = self.peak_memory_bytes {
-            text += &format!("\npeak memory of the process {}\n", Bytes(peak));
+            text += &format!("; peak memory of the process {}", Bytes(peak));
         }
+        text += "; experts are those that a round wakes in a layer\n";
         if self.interrupted {
             text += "\ninterrupted: cases that were not finished are left out\n";
         }
@@ -180,7 +187,7 @@ impl BenchReport {
     }
 }
 
-const MARKDOWN_COLUMNS: &str = "prompt, n, depth, temp, draft, tok/s (min-max), x none, worst, tau, TTFT ms, prefill tok/s, \
+const MARKDOWN_COLUMNS: &str = "prompt, n, depth, temp, draft, tok/s (min-max), x none, worst, tau, round ms, read share, experts, TTFT ms, prefill tok/s, \
                                 ITL p99 ms, looping, noise, tokens";
 
 /// A line of JSON lines: complete in itself.
@@ -221,6 +228,12 @@ fn compared(comparison: &Comparison) -> String {
     text
 }
 
+/// Mean over layers.
+fn experts(row: &Row) -> String {
+    let layers = &row.experts_a_round;
+    number((!layers.is_empty()).then(|| layers.iter().sum::<f64>() / layers.len() as f64), 1)
+}
+
 fn number(value: Option<f64>, digits: usize) -> String {
     value.map_or("-".to_owned(), |value| format!("{value:.digits$}"))
 }
@@ -248,6 +261,7 @@ pub(super) mod tests {
             settings,
             rows: vec![row(&[20, 25, 30])],
             interrupted: false,
+            read_ceiling_gb_s: 6.0,
             peak_memory_bytes: Some(3 << 20),
             comparison: None,
             env: serde_json::json!({"seed": 3, "commit": "abc", "cpu": {"model": "A, \"B\"", "threads": 2}}),

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::matrix::Case;
 use super::metrics::Measured;
 use super::stats::{Quantiles, Summary};
+use crate::backend::{Stage, Work};
 use crate::engine::stats::Acceptance;
 use crate::engine::{RoundRecord, Speculation};
 use crate::report::digest;
@@ -40,6 +41,17 @@ pub struct Row {
     pub chunk_sizes: BTreeMap<usize, usize>,
     /// Decode time a round, milliseconds.
     pub round_ms: Option<Summary>,
+    /// Time a round by stage, mean, milliseconds, of a further pass that is not timed as a whole: `draft`, `tree`, `verify`,
+    /// `walk`, `commit`.
+    pub stage_ms: BTreeMap<String, f64>,
+    /// Bytes of weights and caches that a round reads, each counted once, mean of the same pass.
+    pub bytes_a_round: Option<f64>,
+    /// `bytes_a_round` over the median of `round_ms`, GB a second.
+    pub read_gb_s: Option<f64>,
+    /// `read_gb_s` over what memory gave the same threads in the same run; above 1 the caches help.
+    pub share_of_read_ceiling: Option<f64>,
+    /// Distinct experts that a round wakes, by mixture-of-experts layer, mean of the same pass.
+    pub experts_a_round: Vec<f64>,
     /// Tokens committed a round, the bonus token included.
     pub tau: Option<f64>,
     /// Tokens committed, and how many rounds of a repeat committed so many.
@@ -86,6 +98,17 @@ pub struct PromptRow {
 /// The measurements of an arm: repeats, each with every prompt.
 pub type Repeats = Vec<Vec<Measured>>;
 
+/// All that was seen of an arm.
+#[derive(Debug, Clone, Copy)]
+pub struct Sample<'a> {
+    /// At least one.
+    pub repeats: &'a Repeats,
+    /// Of a further pass.
+    pub work: &'a Work,
+    /// Bytes a second that memory gives.
+    pub read_ceiling: f64,
+}
+
 impl Row {
     /// Of `repeats`, at least one, of the prompts named `ids`; `plain` is the row of plain decode, unless this is it, and
     /// `depths` the depth of the deepest tree the arm can draft.
@@ -93,11 +116,12 @@ impl Row {
         case: Case,
         arm: Speculation,
         ids: &[String],
-        repeats: &Repeats,
+        sample: Sample<'_>,
         plain: Option<&Row>,
         depths: usize,
         device_bytes: usize,
     ) -> Self {
+        let Sample { repeats, work, read_ceiling } = sample;
         let first: &[Measured] = repeats.first().map_or(&[], Vec::as_slice);
         let each = |figure: &dyn Fn(&[Measured]) -> Option<f64>| -> Option<Summary> {
             Summary::new(repeats.iter().map(|repeat| figure(repeat)).collect::<Option<Vec<_>>>()?)
@@ -108,6 +132,16 @@ impl Row {
         let itl: Vec<f64> = repeats.iter().flatten().flat_map(|m| m.chunks.iter().map(|(_, gap)| gap * 1e3)).collect();
         let tokens: Vec<u32> = first.iter().flat_map(|measured| measured.tokens.iter().copied()).collect();
         let digest = digest(&tokens);
+        let a_round = |total: f64| quotient(total, work.rounds as f64);
+        let stage =
+            |stage: Stage| Some((stage.name().to_owned(), a_round(work.stages[stage as usize].as_secs_f64() * 1e3)?));
+        let round_ms = each(&|repeat| {
+            let rounds: usize = repeat.iter().map(|measured| measured.rounds.len()).sum();
+            let time: f64 = repeat.iter().filter_map(|measured| measured.decode).sum();
+            quotient(time * 1e3, rounds as f64)
+        });
+        let bytes_a_round = a_round(work.bytes as f64).filter(|bytes| *bytes > 0.0);
+        let read_gb_s = bytes_a_round.zip(round_ms.as_ref()).map(|(bytes, round)| bytes / 1e6 / round.median);
         let prompts = ids.iter().enumerate().map(|(i, id)| {
             let plain = plain.and_then(|plain| plain.prompts.get(i));
             PromptRow::new(id, repeats.iter().filter_map(|repeat| repeat.get(i)).collect(), plain)
@@ -135,11 +169,12 @@ impl Row {
             tpot_ms: each(&|repeat| decode_rate(repeat).map(|rate| 1e3 / rate)),
             itl_ms: Quantiles::new(&itl),
             chunk_sizes: counts(first.iter().flat_map(|measured| measured.chunks.iter().map(|(size, _)| *size))),
-            round_ms: each(&|repeat| {
-                let rounds: usize = repeat.iter().map(|measured| measured.rounds.len()).sum();
-                let time: f64 = repeat.iter().filter_map(|measured| measured.decode).sum();
-                quotient(time * 1e3, rounds as f64)
-            }),
+            round_ms,
+            stage_ms: Stage::ALL.into_iter().filter_map(stage).collect(),
+            bytes_a_round,
+            read_gb_s,
+            share_of_read_ceiling: read_gb_s.and_then(|speed| quotient(speed * 1e9, read_ceiling)),
+            experts_a_round: work.experts.iter().filter_map(|experts| a_round(*experts as f64)).collect(),
             tau: acceptance.tau,
             accept_lengths: counts(acceptance.lengths.iter().copied()),
             accept_rate_uncond: acceptance.uncond,
@@ -233,6 +268,7 @@ fn counts(values: impl Iterator<Item = usize>) -> BTreeMap<usize, usize> {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::sync::LazyLock;
     use std::time::Duration;
 
     use super::super::matrix::PromptLength;
@@ -240,6 +276,18 @@ pub(super) mod tests {
     use super::*;
 
     pub const CASE: Case = Case { prompt: PromptLength::Whole, depth: 0, max_tokens: 7, temperature: 0.8 };
+
+    /// Four rounds of 30 MB, 8 ms of verification, 3 and 5 experts.
+    static WORK: LazyLock<Work> = LazyLock::new(|| Work {
+        rounds: 4,
+        stages: [0, 0, 32, 0, 4].map(Duration::from_millis),
+        bytes: 120_000_000,
+        experts: vec![12, 20],
+    });
+
+    fn sample<'a>(repeats: &'a Repeats, work: &'a Work) -> Sample<'a> {
+        Sample { repeats, work, read_ceiling: 6e9 }
+    }
 
     /// One prompt of 20 tokens, 100 ms to the first of 7 tokens, then rounds of 3, 1 and 2 tokens at `ms` each.
     fn repeat(ms: u64) -> Vec<Measured> {
@@ -249,7 +297,7 @@ pub(super) mod tests {
     /// A plain row of those repeats.
     pub fn row(round_ms: &[u64]) -> Row {
         let repeats = round_ms.iter().map(|ms| repeat(*ms)).collect();
-        Row::new(CASE, Speculation::None, &["p".to_owned()], &repeats, None, 0, 5)
+        Row::new(CASE, Speculation::None, &["p".to_owned()], sample(&repeats, &WORK), None, 0, 5)
     }
 
     #[test]
@@ -263,6 +311,12 @@ pub(super) mod tests {
         close(median(&row.ttft_ms), 100.0);
         close(median(&row.round_ms), 20.0);
         close(row.itl_ms.map(|itl| itl.max), 30.0);
+        close(row.stage_ms.get("verify").copied(), 8.0);
+        close(row.stage_ms.get("commit").copied(), 1.0);
+        close(row.bytes_a_round, 30e6);
+        close(row.read_gb_s, 1.5);
+        close(row.share_of_read_ceiling, 0.25);
+        assert_eq!(row.experts_a_round, [3.0, 5.0]);
         close(row.tau, 2.0);
         close(row.noise, (200.0 - 200.0 / 3.0) / 100.0);
         assert_eq!(row.accept_lengths, BTreeMap::from([(1, 1), (2, 1), (3, 1)]));
@@ -276,7 +330,8 @@ pub(super) mod tests {
         let plain = row(&[20]);
         let mut other = repeat(10);
         let arm = Speculation::Ddtree { budget: 8 };
-        let drafted = |repeats: &Repeats| Row::new(CASE, arm, &["p".to_owned()], repeats, Some(&plain), 3, 5);
+        let drafted =
+            |repeats: &Repeats| Row::new(CASE, arm, &["p".to_owned()], sample(repeats, &WORK), Some(&plain), 3, 5);
         let row = drafted(&vec![other.clone()]);
         assert_eq!((row.speedup, row.worst_speedup(), row.agrees_with_plain), (Some(2.0), Some(2.0), true));
         assert_eq!((row.accept_rate_uncond.len(), row.accept_rate_cond.len()), (3, 3));
@@ -289,8 +344,9 @@ pub(super) mod tests {
     #[test]
     fn a_row_without_decoded_tokens_has_no_rates() {
         let repeats = vec![vec![Measured::new(&generation(1, 100, &[]), 20, Duration::ZERO)]];
-        let row = Row::new(CASE, Speculation::None, &["p".to_owned()], &repeats, None, 0, 5);
+        let row = Row::new(CASE, Speculation::None, &["p".to_owned()], sample(&repeats, &Work::default()), None, 0, 5);
         assert_eq!((row.decode_tok_s, row.speedup, row.tau, row.noise), (None, None, None, None));
+        assert_eq!((row.bytes_a_round, row.read_gb_s, row.stage_ms.len()), (None, None, 0));
         assert!(row.ttft_ms.is_some());
     }
 }

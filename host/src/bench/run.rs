@@ -1,12 +1,14 @@
 //! The run: warm-up, then repeats with all arms interleaved.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use super::matrix::{Case, Matrix};
 use super::metrics::{Measured, Watch};
 use super::prompts::Prompt;
-use super::row::{Repeats, Row};
+use super::row::{Repeats, Row, Sample};
+use crate::backend::{Meter, Work};
 use crate::engine::{Drafts, Finish, Generation, Observer, Request, Session, Speculation};
 use crate::error::{Error, Result};
 use crate::sampling::Sampling;
@@ -23,6 +25,12 @@ pub trait Engine {
     /// Bytes held for generations by `speculation`.
     fn device_bytes(&self, speculation: Speculation) -> usize;
 
+    /// Takes note of the rounds from here on, by `speculation` alone.
+    fn start_meter(&mut self, speculation: Speculation);
+
+    /// What the rounds did since [`Engine::start_meter`].
+    fn stop_meter(&mut self) -> Work;
+
     /// Depth of the deepest tree that `speculation` can draft; 0 where that is not known.
     fn depths(&self, speculation: Speculation) -> usize;
 }
@@ -33,6 +41,8 @@ pub struct Sessions {
     pub plain: Session,
     /// With one, if an arm needs it, and the size of its block.
     pub drafted: Option<(Session, usize)>,
+    /// Of both.
+    pub meter: Arc<Meter>,
 }
 
 /// Whether generations by `speculation` may use the drafter.
@@ -57,6 +67,14 @@ impl Engine for Sessions {
         memory.weights + memory.cache + memory.buffers
     }
 
+    fn start_meter(&mut self, _: Speculation) {
+        self.meter.start();
+    }
+
+    fn stop_meter(&mut self) -> Work {
+        self.meter.stop()
+    }
+
     fn depths(&self, speculation: Speculation) -> usize {
         match &self.drafted {
             Some((_, block)) if uses_drafter(speculation) => (block - 1).min(speculation.budget()),
@@ -74,12 +92,15 @@ pub struct Plan {
     pub warmup: usize,
     /// Token choice; the case has the temperature.
     pub sampling: Sampling,
+    /// Bytes a second that memory gives.
+    pub read_ceiling: f64,
 }
 
 impl Plan {
     /// Generations of a run over cases of so many prompts each.
     pub fn generations(&self, matrix: &Matrix, prompts: &[Vec<Prompt>]) -> usize {
-        let each = |prompts: &Vec<Prompt>| self.warmup + self.repeats * prompts.len();
+        // The metered pass is one more.
+        let each = |prompts: &Vec<Prompt>| self.warmup + (self.repeats + 1) * prompts.len();
         matrix.arms.len() * prompts.iter().map(each).sum::<usize>()
     }
 }
@@ -126,9 +147,10 @@ pub fn run(
         };
         let ids: Vec<String> = prompts.iter().map(|prompt| prompt.id.clone()).collect();
         let first = rows.len();
-        for (arm, repeats) in matrix.arms.iter().zip(&measured) {
+        for (arm, (repeats, work)) in matrix.arms.iter().zip(&measured) {
             let (depths, bytes) = (engine.depths(*arm), engine.device_bytes(*arm));
-            let row = Row::new(*case, *arm, &ids, repeats, rows.get(first), depths, bytes);
+            let sample = Sample { repeats, work, read_ceiling: plan.read_ceiling };
+            let row = Row::new(*case, *arm, &ids, sample, rows.get(first), depths, bytes);
             rows.push(row);
         }
         finished(&rows[first..]);
@@ -136,7 +158,7 @@ pub fn run(
     Ok(Measurement { rows, interrupted: false })
 }
 
-/// The repeats of each arm; `None` after Ctrl-C.
+/// The repeats of each arm, then one pass more with the meter on, whose time does not count; `None` after Ctrl-C.
 fn measure_case(
     engine: &mut dyn Engine,
     case: &Case,
@@ -145,8 +167,8 @@ fn measure_case(
     plan: Plan,
     interrupt: &AtomicBool,
     ended: &mut dyn FnMut(),
-) -> Result<Option<Vec<Repeats>>> {
-    let mut measure = |arm: Speculation, prompt: &Prompt| -> Result<Option<Measured>> {
+) -> Result<Option<Vec<(Repeats, Work)>>> {
+    let mut measure = |engine: &mut dyn Engine, arm: Speculation, prompt: &Prompt| -> Result<Option<Measured>> {
         let measured = generate(engine, case, arm, prompt, plan.sampling, interrupt)?;
         ended();
         // An answer that came while Ctrl-C did is complete, but the case no longer will be.
@@ -154,7 +176,7 @@ fn measure_case(
     };
     for _ in 0..plan.warmup {
         for arm in arms {
-            if measure(*arm, &prompts[0])?.is_none() {
+            if measure(engine, *arm, &prompts[0])?.is_none() {
                 return Ok(None);
             }
         }
@@ -166,14 +188,25 @@ fn measure_case(
             // Every second repeat goes through the arms backwards, so that no arm always follows the same one.
             for step in 0..arms.len() {
                 let index = if number % 2 == 0 { step } else { arms.len() - 1 - step };
-                let Some(measured) = measure(arms[index], prompt)? else {
+                let Some(measured) = measure(engine, arms[index], prompt)? else {
                     return Ok(None);
                 };
                 repeats[index][number].push(measured);
             }
         }
     }
-    Ok(Some(repeats))
+    let mut measured = Vec::new();
+    for (arm, repeats) in arms.iter().zip(repeats) {
+        engine.start_meter(*arm);
+        for prompt in prompts {
+            if measure(engine, *arm, prompt)?.is_none() {
+                engine.stop_meter();
+                return Ok(None);
+            }
+        }
+        measured.push((repeats, engine.stop_meter()));
+    }
+    Ok(Some(measured))
 }
 
 /// One generation; `None` if Ctrl-C ended it.
@@ -222,6 +255,8 @@ mod tests {
         calls: Vec<(Speculation, usize, f32)>,
         interrupt_at: usize,
         interrupt: &'a AtomicBool,
+        /// Rounds since the meter was started.
+        metered: usize,
     }
 
     impl Engine for Synthetic<'_> {
@@ -232,6 +267,7 @@ mod tests {
             }
             let ms = if request.speculation == Speculation::None { 10 } else { 5 };
             let rounds = vec![(1, ms); request.max_new_tokens - 1];
+            self.metered += rounds.len();
             let mut generation = generation(request.max_new_tokens, 50, &rounds);
             if observer.tokens(&generation.tokens, 1) != crate::engine::Verdict::Continue {
                 generation.finish = Finish::Interrupted;
@@ -241,6 +277,14 @@ mod tests {
 
         fn device_bytes(&self, _: Speculation) -> usize {
             1
+        }
+
+        fn start_meter(&mut self, _: Speculation) {
+            self.metered = 0;
+        }
+
+        fn stop_meter(&mut self) -> Work {
+            Work { rounds: self.metered, bytes: 1000 * self.metered as u64, ..Work::default() }
         }
 
         fn depths(&self, speculation: Speculation) -> usize {
@@ -259,9 +303,9 @@ mod tests {
         });
         let prompt = |tokens: usize| Prompt { id: format!("p{tokens}"), tokens: vec![1; tokens] };
         let prompts = vec![vec![prompt(2), prompt(3)]; 2];
-        let plan = Plan { repeats: 2, warmup: 1, sampling: Sampling::GREEDY };
+        let plan = Plan { repeats: 2, warmup: 1, sampling: Sampling::GREEDY, read_ceiling: 1e6 };
         let interrupt = AtomicBool::new(false);
-        let mut engine = Synthetic { calls: Vec::new(), interrupt_at, interrupt: &interrupt };
+        let mut engine = Synthetic { calls: Vec::new(), interrupt_at, interrupt: &interrupt, metered: 0 };
         let mut done = 0;
         let mut finished = Vec::new();
         let mut watchers = Watchers {
@@ -271,7 +315,7 @@ mod tests {
         };
         let measured = run(&mut engine, &matrix, &prompts, plan, &mut watchers).unwrap();
         assert_eq!(finished, measured.rows);
-        assert_eq!(plan.generations(&matrix, &prompts), 20);
+        assert_eq!(plan.generations(&matrix, &prompts), 28);
         (measured, engine.calls, done)
     }
 
@@ -290,11 +334,15 @@ mod tests {
             (none, 2),
             (ngram, 3),
             (none, 3),
+            (none, 2),
+            (none, 3),
+            (ngram, 2),
+            (ngram, 3),
         ];
         let want: Vec<_> =
             [0.0, 0.5].iter().flat_map(|temp| of_a_case.map(|(arm, length)| (arm, length, *temp))).collect();
         assert_eq!(calls, want);
-        assert_eq!((measured.rows.len(), measured.interrupted, done), (4, false, 20));
+        assert_eq!((measured.rows.len(), measured.interrupted, done), (4, false, 28));
         let speedups: Vec<_> = measured.rows.iter().map(|row| row.speedup.unwrap()).collect();
         assert_eq!(speedups, [1.0, 2.0, 1.0, 2.0]);
         assert!(measured.rows.iter().all(|row| row.repeats_agree && row.agrees_with_plain));
@@ -321,6 +369,10 @@ mod tests {
             }
             fn depths(&self, _: Speculation) -> usize {
                 0
+            }
+            fn start_meter(&mut self, _: Speculation) {}
+            fn stop_meter(&mut self) -> Work {
+                Work::default()
             }
         }
         let case = Case { prompt: PromptLength::Whole, depth: 0, max_tokens: 4, temperature: 0.0 };

@@ -6,7 +6,7 @@ mod flags;
 pub use flags::{BenchArgs, BenchFlags};
 
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use coppice_model::config::{DraftConfig, ModelConfig};
 use coppice_model::tokenizer::Tokenizer;
@@ -15,12 +15,13 @@ use coppice_model::{DraftModel, TargetModel};
 use super::output::ResultFile;
 use super::progress::Progress;
 use super::{Outcome, interrupt, messages, model, output, prompt};
+use crate::backend::Meter;
 use crate::bench::baseline::Comparison;
 use crate::bench::matrix::{Lists, Matrix};
 use crate::bench::prompts::{Library, Prompt};
 use crate::bench::report::{BenchReport, Format, Settings};
 use crate::bench::run::{self, Plan, Sessions, Watchers};
-use crate::bench::{metrics, plot};
+use crate::bench::{ceiling, metrics, plot};
 use crate::draft::DflashOptions;
 use crate::engine::{Session, SessionOptions, Speculation};
 use crate::error::{Error, Result};
@@ -119,7 +120,8 @@ fn measure(args: &MeasureArgs, abandoned: &(dyn Fn(BenchReport) + Sync)) -> Resu
 
     let Prepared { matrix, prompts, sampling, .. } = prepared;
     let env = environment(args, &sessions, &target, drafter.as_ref(), sampling.seed)?;
-    let plan = Plan { repeats: args.repeats, warmup: args.warmup, sampling };
+    let read_ceiling = ceiling::read_ceiling(args.device.threads);
+    let plan = Plan { repeats: args.repeats, warmup: args.warmup, sampling, read_ceiling };
     let total = plan.generations(&matrix, &prompts);
     let report = |rows, interrupted| BenchReport {
         schema: schema::BENCH.to_owned(),
@@ -135,6 +137,7 @@ fn measure(args: &MeasureArgs, abandoned: &(dyn Fn(BenchReport) + Sync)) -> Resu
         rows,
         interrupted,
         peak_memory_bytes: metrics::peak_memory(),
+        read_ceiling_gb_s: read_ceiling / 1e9,
         comparison: None,
         env: env.clone(),
     };
@@ -242,14 +245,17 @@ fn sessions(
         max_budget: prepared.matrix.max_budget(),
         dflash: DflashOptions::default(),
     };
+    let meter = Arc::new(Meter::default());
     let session = |drafter| {
         let mut bar = Progress::new("loading", "layers");
-        Session::new(model::backend(args.device)?, target, drafter, options, |n, total| bar.set(n, total))
+        Session::new(model::metered_backend(args.device, meter.clone())?, target, drafter, options, |n, total| {
+            bar.set(n, total)
+        })
     };
     let plain = session(None)?;
     let drafted = match drafter {
         Some(model) => Some((session(Some(model))?, model.config.block_size)),
         None => None,
     };
-    Ok(Sessions { plain, drafted })
+    Ok(Sessions { plain, drafted, meter })
 }
