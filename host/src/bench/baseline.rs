@@ -116,7 +116,7 @@ mod tests {
                     80.0 tok/s, was 100.0, ratio 0.800";
         assert_eq!(message, want);
         assert_eq!(comparison(25.0).verdict(), Ok(()));
-        let faster = Comparison::new(String::new(), &[now.clone()], &[before.clone()], 10.0);
+        let faster = Comparison::new(String::new(), std::slice::from_ref(&now), std::slice::from_ref(&before), 10.0);
         assert_eq!(faster.verdict(), Ok(()));
         assert!((faster.rows[0].ratio - 1.25).abs() < 1e-9 && faster.rows[0].same_tokens);
     }

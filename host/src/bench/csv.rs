@@ -16,6 +16,8 @@ const COLUMNS: &[Column] = &[
     ("temperature", |row| row.case.temperature.to_string()),
     ("spec", |row| row.spec.clone()),
     ("budget", |row| row.budget.to_string()),
+    ("auto_budget", |row| row.auto_budget.to_string()),
+    ("nodes_a_round", |row| exact(row.nodes_a_round)),
     ("decode_tok_s", |row| median(&row.decode_tok_s)),
     ("decode_tok_s_min", |row| exact(row.decode_tok_s.as_ref().map(|summary| summary.min))),
     ("decode_tok_s_max", |row| exact(row.decode_tok_s.as_ref().map(|summary| summary.max))),

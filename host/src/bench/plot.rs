@@ -13,6 +13,7 @@ use super::row::Row;
 use crate::error::{Error, Result};
 
 const PANEL: (u32, u32) = (480, 360);
+const BUDGET: &str = "tree budget; where it is auto, mean nodes a round";
 const TITLE: (&str, u32) = ("sans-serif", 17);
 const LABEL: (&str, u32) = ("sans-serif", 13);
 /// What is drawn stays clear of the top of its panel by this share.
@@ -55,9 +56,9 @@ fn draw_bands(bands: &BTreeMap<(usize, String), Vec<&Row>>, svg: &mut String) ->
         let [speed, tau, round] = &band.split_evenly((1, 3))[..] else { continue };
         let at = format!("{max_tokens} tokens, temperature {temperature}");
         draw_speed(speed, &format!("Decode, tok/s: {at}"), rows)?;
-        draw_lines(tau, "Tokens a round (tau) by tree budget", "tree budget", &by_budget(rows, |row| row.tau))?;
+        draw_lines(tau, "Tokens a round (tau) by tree budget", BUDGET, &by_budget(rows, |row| row.tau))?;
         let round_ms = |row: &Row| row.round_ms.as_ref().map(|time| time.median);
-        draw_lines(round, "Round, ms, by tree budget", "tree budget", &by_budget(rows, round_ms))?;
+        draw_lines(round, "Round, ms, by tree budget", BUDGET, &by_budget(rows, round_ms))?;
     }
     root.present()?;
     Ok(())
@@ -105,6 +106,7 @@ fn colour(mode: &str, paler: usize) -> RGBColor {
         "none" => (70, 70, 70),
         "ngram" => (214, 110, 20),
         "dflash" => (40, 100, 190),
+        "auto" => (150, 40, 130),
         _ => (20, 130, 70),
     };
     let share = 0.72_f64.powi(paler.min(6) as i32);
@@ -112,16 +114,23 @@ fn colour(mode: &str, paler: usize) -> RGBColor {
     RGBColor(pale(r), pale(g), pale(b))
 }
 
-/// One series a mode: the figure by budget, at the shortest context of the rows; plain decode is budget 0.
+/// One series a mode: the figure by budget, or by the mean of nodes where they are decided round by round, at the shortest
+/// context of the rows; plain decode is budget 0.
 fn by_budget(rows: &[&Row], figure: impl Fn(&Row) -> Option<f64>) -> Vec<Series> {
     let shortest = rows.iter().map(|row| context(row)).fold(f64::INFINITY, f64::min);
     let mut modes: Vec<Series> = Vec::new();
     for row in rows.iter().filter(|row| context(row) == shortest) {
         let Some(figure) = figure(row) else { continue };
-        let point = (row.budget as f64, figure);
-        match modes.iter_mut().find(|mode| mode.name == row.spec) {
+        let nodes = if row.auto_budget { row.nodes_a_round.unwrap_or(0.0) } else { row.budget as f64 };
+        let name = if row.auto_budget { row.arm() } else { row.spec.clone() };
+        let point = (nodes, figure);
+        match modes.iter_mut().find(|mode| mode.name == name) {
             Some(mode) => mode.points.push(point),
-            None => modes.push(Series { name: row.spec.clone(), colour: colour(&row.spec, 0), points: vec![point] }),
+            None => modes.push(Series {
+                name,
+                colour: colour(&row.spec, usize::from(row.auto_budget)),
+                points: vec![point],
+            }),
         }
     }
     for mode in &mut modes {

@@ -21,6 +21,10 @@ pub struct Row {
     pub spec: String,
     /// Most nodes a round besides the root.
     pub budget: usize,
+    /// How many of them is decided round by round.
+    pub auto_budget: bool,
+    /// Nodes verified besides the root, mean of all rounds.
+    pub nodes_a_round: Option<f64>,
     /// Prompt tokens of all prompts, depth left out.
     pub prompt_tokens: usize,
     /// Tokens generated in a repeat.
@@ -150,6 +154,8 @@ impl Row {
             case,
             spec: arm.name().to_owned(),
             budget: arm.budget(),
+            auto_budget: arm.is_auto(),
+            nodes_a_round: quotient(acceptance.nodes as f64, rounds.len() as f64),
             prompt_tokens: first.iter().map(|measured| measured.prompt_tokens).sum(),
             tokens: tokens.len(),
             speedup: match plain {
@@ -192,18 +198,27 @@ impl Row {
 
     /// The case and the arm as flags: what the row is called.
     pub fn name(&self) -> String {
-        let Self { case, spec, budget, .. } = self;
-        match budget {
-            0 => format!("--spec {spec} {case}"),
-            _ => format!("--spec {spec} --tree-budget {budget} {case}"),
+        let Self { case, spec, .. } = self;
+        match self.budget_name() {
+            None => format!("--spec {spec} {case}"),
+            Some(budget) => format!("--spec {spec} --tree-budget {budget} {case}"),
         }
     }
 
     /// The arm alone.
     pub fn arm(&self) -> String {
-        match self.budget {
-            0 => self.spec.clone(),
-            budget => format!("{} {budget}", self.spec),
+        match self.budget_name() {
+            None => self.spec.clone(),
+            Some(budget) => format!("{} {budget}", self.spec),
+        }
+    }
+
+    /// The budget, where there is a choice of one.
+    fn budget_name(&self) -> Option<String> {
+        match (self.spec.as_str(), self.budget) {
+            ("auto", _) | (_, 0) => None,
+            _ if self.auto_budget => Some("auto".to_owned()),
+            (_, budget) => Some(budget.to_string()),
         }
     }
 
@@ -274,6 +289,7 @@ pub(super) mod tests {
     use super::super::matrix::PromptLength;
     use super::super::metrics::tests::generation;
     use super::*;
+    use crate::engine::Drafts;
 
     pub const CASE: Case = Case { prompt: PromptLength::Whole, depth: 0, max_tokens: 7, temperature: 0.8 };
 
@@ -339,6 +355,19 @@ pub(super) mod tests {
         other[0].tokens[3] = 99;
         let row = drafted(&vec![repeat(10), other]);
         assert_eq!((row.repeats_agree, row.agrees_with_plain), (false, true));
+    }
+
+    #[test]
+    fn a_budget_that_is_decided_round_by_round_is_no_number() {
+        let repeats = vec![repeat(10)];
+        let name = |arm| {
+            let row = Row::new(CASE, arm, &["p".to_owned()], sample(&repeats, &WORK), None, 3, 5);
+            (row.name(), row.arm())
+        };
+        let case = "-p whole -n 7 --depth 0 --temp 0.8";
+        assert_eq!(name(Speculation::Auto(Drafts::Any)), (format!("--spec auto {case}"), "auto".to_owned()));
+        let ngram = (format!("--spec ngram --tree-budget auto {case}"), "ngram auto".to_owned());
+        assert_eq!(name(Speculation::Auto(Drafts::Ngram)), ngram);
     }
 
     #[test]
