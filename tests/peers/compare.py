@@ -27,8 +27,12 @@ import convert
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 # The plain arm must come first: its ids are what the others are compared with.
-MODES = {"plain": ["--spec", "none"], "default": [], "ddtree 8": ["--spec", "ddtree", "--tree-budget", "8"]}
-MODES |= {"ddtree 16": ["--spec", "ddtree", "--tree-budget", "16"], "ngram 8": ["--spec", "ngram"]}
+MODES = {
+    "plain": ["--spec", "none"],
+    "default": [],
+    "ddtree 8": ["--spec", "ddtree", "--tree-budget", "8"],
+    "ngram": ["--spec", "ngram"],
+}
 COUNTED, ORIENTATION = "counted", "orientation"
 
 

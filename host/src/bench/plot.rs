@@ -10,6 +10,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::report::BenchReport;
 use super::row::Row;
+use crate::backend::Stage;
 use crate::error::{Error, Result};
 
 const PANEL: (u32, u32) = (480, 360);
@@ -57,8 +58,7 @@ fn draw_bands(bands: &BTreeMap<(usize, String), Vec<&Row>>, svg: &mut String) ->
         let at = format!("{max_tokens} tokens, temperature {temperature}");
         draw_speed(speed, &format!("Decode, tok/s: {at}"), rows)?;
         draw_lines(tau, "Tokens a round (tau) by tree budget", BUDGET, &by_budget(rows, |row| row.tau))?;
-        let round_ms = |row: &Row| row.round_ms.as_ref().map(|time| time.median);
-        draw_lines(round, "Round, ms, by tree budget", BUDGET, &by_budget(rows, round_ms))?;
+        draw_stages(round, rows)?;
     }
     root.present()?;
     Ok(())
@@ -90,14 +90,69 @@ fn draw_speed(area: &Area<'_>, title: &str, rows: &[&Row]) -> Drawn<()> {
     chart.configure_mesh().disable_mesh().y_labels(0).label_style(LABEL).draw()?;
     for (index, (arm, range)) in arms.iter().zip(ranges()).enumerate() {
         let middle = count - index as f64 - 0.5;
-        let bar = [(0.0, middle - 0.35), (range.median, middle + 0.35)];
-        chart.draw_series([Rectangle::new(bar, arm.colour.filled())])?;
+        chart.draw_series([Rectangle::new(bar((0.0, range.median), middle), arm.colour.filled())])?;
         chart.draw_series([PathElement::new([(range.min, middle), (range.max, middle)], BLACK.stroke_width(1))])?;
-        let style = TextStyle::from(LABEL.into_font()).pos(Pos::new(HPos::Left, VPos::Center));
         let text = format!("{} {:.0}", arm.name, range.median);
-        chart.draw_series([Text::new(text, (range.max + most * 0.02, middle), style)])?;
+        chart.draw_series([Text::new(text, (range.max + most * 0.02, middle), beside())])?;
     }
     Ok(())
+}
+
+/// One bar an arm, the mean time of a round's stages end to end, at the shortest context of the rows.
+fn draw_stages(area: &Area<'_>, rows: &[&Row]) -> Drawn<()> {
+    let rows: Vec<&Row> = at_shortest(rows).collect();
+    let total = |row: &Row| row.stage_ms.values().sum::<f64>();
+    let most = rows.iter().map(|row| total(row)).fold(f64::MIN_POSITIVE, f64::max);
+    let (x_end, count) = (most * 1.5, rows.len() as f64);
+    // The key has a line of its own above the bars.
+    let mut chart = chart(area, "Round, ms, by stage", 0.0..x_end, 0.0..count * 1.12)?;
+    let digits = if most < 10.0 { 1 } else { 0 };
+    let mut mesh = chart.configure_mesh();
+    mesh.disable_mesh().y_labels(0).label_style(LABEL).x_label_formatter(&|x| format!("{x:.digits$}")).draw()?;
+    for (index, stage) in Stage::ALL.into_iter().enumerate() {
+        let (left, middle) = (x_end * index as f64 / Stage::ALL.len() as f64, count * 1.06);
+        let square = [(left, middle - count * 0.02), (left + x_end * 0.025, middle + count * 0.02)];
+        chart.draw_series([Rectangle::new(square, stage_colour(stage).filled())])?;
+        chart.draw_series([Text::new(stage.name(), (left + x_end * 0.035, middle), beside())])?;
+    }
+    for (index, row) in rows.iter().enumerate() {
+        let middle = count - index as f64 - 0.5;
+        let mut left = 0.0;
+        for stage in Stage::ALL {
+            let right = left + row.stage_ms.get(stage.name()).copied().unwrap_or(0.0);
+            chart.draw_series([Rectangle::new(bar((left, right), middle), stage_colour(stage).filled())])?;
+            left = right;
+        }
+        let text = format!("{} {left:.2}", row.arm());
+        chart.draw_series([Text::new(text, (left + most * 0.02, middle), beside())])?;
+    }
+    Ok(())
+}
+
+/// The corners of a bar around the height `middle`.
+fn bar((left, right): (f64, f64), middle: f64) -> [(f64, f64); 2] {
+    [(left, middle - 0.35), (right, middle + 0.35)]
+}
+
+/// Text that starts at its point.
+fn beside() -> TextStyle<'static> {
+    TextStyle::from(LABEL.into_font()).pos(Pos::new(HPos::Left, VPos::Center))
+}
+
+fn stage_colour(stage: Stage) -> RGBColor {
+    match stage {
+        Stage::Draft => RGBColor(40, 100, 190),
+        Stage::Tree => RGBColor(20, 130, 70),
+        Stage::Verify => RGBColor(110, 110, 110),
+        Stage::Walk => RGBColor(150, 40, 130),
+        Stage::Commit => RGBColor(214, 110, 20),
+    }
+}
+
+/// The rows that decode behind the least context.
+fn at_shortest<'a>(rows: &[&'a Row]) -> impl Iterator<Item = &'a Row> {
+    let shortest = rows.iter().map(|row| context(row)).fold(f64::INFINITY, f64::min);
+    rows.iter().copied().filter(move |row| context(row) == shortest)
 }
 
 /// One colour a mode, paler for each further budget.
@@ -117,9 +172,8 @@ fn colour(mode: &str, paler: usize) -> RGBColor {
 /// One series a mode: the figure by budget, or by the mean of nodes where they are decided round by round, at the shortest
 /// context of the rows; plain decode is budget 0.
 fn by_budget(rows: &[&Row], figure: impl Fn(&Row) -> Option<f64>) -> Vec<Series> {
-    let shortest = rows.iter().map(|row| context(row)).fold(f64::INFINITY, f64::min);
     let mut modes: Vec<Series> = Vec::new();
-    for row in rows.iter().filter(|row| context(row) == shortest) {
+    for row in at_shortest(rows) {
         let Some(figure) = figure(row) else { continue };
         let nodes = if row.auto_budget { row.nodes_a_round.unwrap_or(0.0) } else { row.budget as f64 };
         let name = if row.auto_budget { row.arm() } else { row.spec.clone() };
@@ -198,6 +252,14 @@ mod tests {
         report.rows.push(deeper);
         let lines = draw(&report).unwrap();
         assert!(lines.contains("by context") && lines.contains("context tokens"), "{lines}");
+    }
+
+    #[test]
+    fn the_stages_of_a_round_are_in_the_key_and_their_sum_beside_the_bar() {
+        let plot = draw(&report()).unwrap();
+        for text in ["draft", "tree", "verify", "walk", "commit", "none 9.00"] {
+            assert!(plot.lines().any(|line| line.trim() == text), "{text}: {plot}");
+        }
     }
 
     #[test]
