@@ -87,7 +87,8 @@ fn draw_speed(area: &Area<'_>, title: &str, rows: &[&Row]) -> Drawn<()> {
     let most = ranges().map(|speed| speed.max).fold(0.0, f64::max);
     let count = arms.len() as f64;
     let mut chart = chart(area, title, 0.0..most * 1.5, 0.0..count)?;
-    chart.configure_mesh().disable_mesh().y_labels(0).label_style(LABEL).draw()?;
+    let mut mesh = chart.configure_mesh();
+    mesh.disable_mesh().y_labels(0).label_style(LABEL).x_label_formatter(&|x| format!("{x:.0}")).draw()?;
     for (index, (arm, range)) in arms.iter().zip(ranges()).enumerate() {
         let middle = count - index as f64 - 0.5;
         chart.draw_series([Rectangle::new(bar((0.0, range.median), middle), arm.colour.filled())])?;
@@ -182,7 +183,7 @@ fn by_budget(rows: &[&Row], figure: impl Fn(&Row) -> Option<f64>) -> Vec<Series>
             Some(mode) => mode.points.push(point),
             None => modes.push(Series {
                 name,
-                colour: colour(&row.spec, usize::from(row.auto_budget)),
+                colour: colour(&row.spec, usize::from(row.auto_budget && row.spec != "auto")),
                 points: vec![point],
             }),
         }
