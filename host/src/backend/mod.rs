@@ -8,10 +8,12 @@ pub mod cpu;
 pub mod cuda;
 pub mod deferred;
 mod handles;
+mod meter;
 mod op;
 mod round;
 
 pub use handles::*;
+pub use meter::{Meter, Reads, Stage, Work};
 pub use op::*;
 pub use round::*;
 

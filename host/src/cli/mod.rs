@@ -2,6 +2,7 @@
 
 mod answer;
 mod args;
+mod bench;
 mod doctor;
 mod generate;
 mod inspect;
@@ -25,6 +26,7 @@ use clap::Parser;
 
 use crate::error::{Error, Result};
 use args::{Cli, Flags};
+use bench::BenchArgs;
 use validate::{DoctorArgs, GenerateArgs, InspectArgs, KernelsArgs, LogitsArgs, TreeArgs};
 
 /// How a command ended that did not fail.
@@ -52,6 +54,8 @@ pub enum Command {
     Generate(Box<GenerateArgs>),
     /// Draw a round's draft tree.
     Tree(Box<TreeArgs>),
+    /// Measure.
+    Bench(Box<BenchArgs>),
     /// Describe a model.
     Inspect(InspectArgs),
     /// Write logits and hidden states.
@@ -71,6 +75,7 @@ pub fn parse() -> Result<Command> {
     Ok(match Cli::parse().command {
         Flags::Generate(flags) => Command::Generate(Box::new(flags.validate(io::stdin().is_terminal())?)),
         Flags::Tree(flags) => Command::Tree(Box::new(flags.validate(io::stdin().is_terminal())?)),
+        Flags::Bench(flags) => Command::Bench(Box::new(flags.validate()?)),
         Flags::Inspect(flags) => Command::Inspect(flags.validate()),
         Flags::Logits(flags) => Command::Logits(flags.validate(io::stdout().is_terminal())?),
         Flags::Doctor(flags) => Command::Doctor(flags.validate()),
@@ -86,6 +91,7 @@ pub fn run(command: Command) -> Result<Outcome> {
     match command {
         Command::Generate(args) => generate::run(&args),
         Command::Tree(args) => tree::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Logits(args) => logits::run(&args),
         Command::Doctor(args) => doctor::run(&args),
