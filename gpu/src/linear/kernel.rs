@@ -201,17 +201,21 @@ pub(super) unsafe fn linear<
         thread::sync_threads();
         let partial = shared::dynamic_shared_mem::<f32>();
         let size = 8 * TILES as u32 * width;
-        for (half, sums) in [low, high].iter().take(if SPLIT { 1 } else { 2 }).enumerate() {
+        let keep = |half: u32, sums: &Sums<TILES, HEIGHT>| {
             for (h, sums) in sums.iter().enumerate() {
                 for (tile, sum) in sums.iter().enumerate() {
                     let place = (8 * tile as u32 + 2 * t) * width + 16 * h as u32 + g;
-                    let to = partial.add((half as u32 * WARPS + warp) * size + place);
+                    let to = partial.add((half * WARPS + warp) * size + place);
                     to.write(sum[0]);
                     to.add(width).write(sum[1]);
                     to.add(8).write(sum[2]);
                     to.add(width + 8).write(sum[3]);
                 }
             }
+        };
+        keep(0, &low);
+        if !SPLIT {
+            keep(1, &high);
         }
         thread::sync_threads();
         let half_sum = |half: u32, i: u32| {

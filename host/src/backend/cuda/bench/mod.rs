@@ -5,6 +5,7 @@
 
 mod ceilings;
 mod kernels;
+mod experiment;
 
 use std::fmt;
 
@@ -81,6 +82,7 @@ impl fmt::Display for Timing {
 /// The device failed, or has too little memory free.
 pub fn run(device: &Device) -> Result<(Ceilings, Vec<Measured>)> {
     let ceilings = ceilings::measure(device)?;
+    experiment::run(device, &ceilings)?;
     Ok((ceilings, kernels::measure(device, &ceilings)?))
 }
 
