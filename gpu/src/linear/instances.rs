@@ -129,6 +129,11 @@ instances! {
         linear_bf16_16_wide, 16 rows, 2 tiles, 2 high, 4 stages, wide true, split false;
         linear_bf16_32_wide, 32 rows, 4 tiles, 4 high, 2 stages, wide true, split true;
         linear_bf16_64_wide, 64 rows, 8 tiles, 2 high, 2 stages, wide true, split true;
+        x_32_split_6, 32 rows, 4 tiles, 2 high, 6 stages, wide false, split true;
+        x_16_split_8, 16 rows, 2 tiles, 2 high, 8 stages, wide false, split true;
+        x_32_split_3high, 32 rows, 4 tiles, 3 high, 2 stages, wide false, split true;
+        x_32_wide_4deep, 32 rows, 4 tiles, 4 high, 4 stages, wide true, split true;
+        x_32_wide_2deep, 32 rows, 4 tiles, 2 high, 6 stages, wide true, split true;
         x_8_split, 8 rows, 1 tiles, 2 high, 4 stages, wide false, split true;
         x_16_alone, 16 rows, 2 tiles, 1 high, 6 stages, wide false, split false;
         x_32_alone, 32 rows, 4 tiles, 1 high, 4 stages, wide false, split false;

@@ -45,7 +45,7 @@ pub fn run(device: &Device, at: &Ceilings) -> Result<()> {
     let x = DeviceBuffer::repeating(device, &f32s, elements)?;
     let weight = DeviceBuffer::repeating(device, &pattern, width as usize)?;
     let out = DeviceBuffer::<Bf16>::poisoned(device, elements)?;
-    for kernel in [&norm::rms_norm::KERNEL, &norm::rms_cached::KERNEL, &norm::rms_five::KERNEL, &norm::rms_six::KERNEL, &norm::rms_once::KERNEL] {
+    for kernel in [&norm::rms_norm::KERNEL, &norm::rms_cached::KERNEL, &norm::rms_five::KERNEL, &norm::rms_six::KERNEL, &norm::rms_once::KERNEL, &norm::rms_five_once::KERNEL] {
         let timing = time(device, 12, |_| unsafe {
             device.launch_early(kernel, norm::shape(rows), (x.ptr(), weight.ptr(), out.ptr_mut(), width, width, width, 1e-6))
         })?;
