@@ -11,6 +11,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Stack of a lane, bytes; kernels have small frames, panics and formatting in a fault need room.
 const STACK_BYTES: usize = 128 * 1024;
+/// Most shared memory of a block on the smallest of the supported GPUs, bytes.
+const SHARED_BYTES: u32 = 101_376;
 /// Turns in a row in which lanes only spin, after which the launch counts as stuck.
 const PATIENCE: u64 = 4_000_000;
 
@@ -71,9 +73,12 @@ impl Simulator {
         let entry: &dyn Fn() = &entry;
         let threads = shape.block.volume();
         let bound = if kernel.threads == 0 { 1024 } else { u64::from(kernel.threads) };
+        let refuse = |kind| Fault { kernel: kernel.name, block: [0; 3], thread: [0; 3], at: None, kind };
         if threads > bound || threads == 0 {
-            let kind = FaultKind::LaunchBounds { found: threads, expected: bound };
-            return Err(Fault { kernel: kernel.name, block: [0; 3], thread: [0; 3], at: None, kind });
+            return Err(refuse(FaultKind::LaunchBounds { found: threads, expected: bound }));
+        }
+        if shape.shared_bytes > SHARED_BYTES {
+            return Err(refuse(FaultKind::SharedTooLarge { found: shape.shared_bytes, expected: SHARED_BYTES }));
         }
         let mut run = Run {
             kernel: kernel.name,

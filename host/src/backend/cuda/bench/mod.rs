@@ -4,8 +4,8 @@
 //! several sets of buffers, together far larger than the second-level cache: every launch finds it cold.
 
 mod ceilings;
-mod kernels;
 mod experiment;
+mod kernels;
 
 use std::fmt;
 
