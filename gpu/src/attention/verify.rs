@@ -372,7 +372,20 @@ mod tests {
 
     #[test]
     fn full_heads_agree_with_the_formula() {
-        for (heads, tree_rows, context, splits) in [(1, 1, 40, 1), (3, 7, 61, 2), (8, 2, 97, 2), (1, 33, 31, 3)] {
+        for (heads, tree_rows, context, splits) in [
+            (1, 1, 0, 1),
+            (1, 1, 40, 1),
+            (2, 3, 15, 1),
+            (16, 1, 17, 1),
+            (1, 5, 33, 3),
+            (3, 7, 61, 2),
+            (5, 3, 64, 2),
+            (8, 2, 97, 2),
+            (1, 33, 31, 3),
+            (1, 16, 1, 2),
+            (7, 2, 47, 5),
+            (17, 1, 5, 1),
+        ] {
             let case = Case { heads, tree_rows, context, splits };
             check(&verify_attention_512_64::KERNEL, shape_512_64, 512, 64, &case).report();
         }

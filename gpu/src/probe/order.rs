@@ -112,7 +112,20 @@ mod tests {
 
     #[test]
     fn atomics_lose_no_update() {
-        for (blocks, threads) in [(1, 1), (1, 32), (3, 33), (5, 64), (2, 100)] {
+        for (blocks, threads) in [
+            (1, 1),
+            (1, 2),
+            (1, 31),
+            (1, 32),
+            (3, 33),
+            (7, 17),
+            (2, 63),
+            (5, 64),
+            (4, 65),
+            (2, 100),
+            (3, 127),
+            (1, 255),
+        ] {
             let n = blocks * threads;
             let state = Buffer::new("state", &[0, 0, 0, u32::MAX, 0, 0, 0, 0, 0]);
             let (sum, out) = (Buffer::new("sum", &[0f32]), Buffer::<u32>::poisoned("out", 3));
@@ -130,13 +143,14 @@ mod tests {
 
     #[test]
     fn blocks_that_spin_on_each_other_end() {
-        for seed in 0..10 {
+        for blocks in 1..=12 {
             let (flag, value) = (Buffer::new("flag", &[0u32]), Buffer::new("value", &[0u32]));
-            let time = Buffer::<u64>::poisoned("time", 6);
+            let time = Buffer::<u64>::poisoned("time", blocks as usize);
             let arguments = (flag.ptr_mut(), value.ptr_mut(), time.ptr_mut());
-            let simulator = Simulator::default().seed(seed).resident_blocks(6);
-            simulator.launch(&probe_hand_over::KERNEL, LaunchShape::new(6, 32), arguments).unwrap();
-            assert_eq!((flag.to_vec(), value.to_vec()), ([6].into(), [(0..6).fold(0, |v, i| v * 3 + i)].into()));
+            let simulator = Simulator::default().seed(blocks.into()).resident_blocks(blocks);
+            simulator.launch(&probe_hand_over::KERNEL, LaunchShape::new(blocks, 32), arguments).unwrap();
+            let expected = (0..blocks).fold(0u32, |v, i| v.wrapping_mul(3).wrapping_add(i));
+            assert_eq!((flag.to_vec(), value.to_vec()), ([blocks].into(), [expected].into()));
             assert!(time.to_vec().is_sorted());
         }
     }
