@@ -15,6 +15,7 @@ pub mod ceiling;
 pub mod commit;
 pub mod embed;
 pub mod linear;
+pub mod moe;
 pub mod norm;
 pub mod probe;
 pub mod rope;

@@ -12,7 +12,7 @@ use coppice::backend::cpu::linear::linear;
 use coppice::backend::cpu::mlp::{Scratch, mlp};
 use coppice::backend::cpu::pool::Pool;
 use coppice::backend::cpu::route::{RouteTable, route};
-use coppice::backend::cpu::simd::Isa;
+use coppice::simd::Isa;
 use coppice_model::bind::{MoeWeights, SwigluWeights};
 use coppice_model::config::MoeConfig;
 use coppice_model::weight::{Slice, Storage, Weight};

@@ -1,6 +1,6 @@
 //! The one error type of this crate.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Shorthand for a result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -39,6 +39,14 @@ pub enum Error {
     /// A request does not fit the model or the device.
     #[error("{0}")]
     Request(String),
+    /// A model could not be run.
+    #[error("running {}: {source}", model.display())]
+    Running {
+        /// The model's folder, or the embedded model's name.
+        model: PathBuf,
+        /// What went wrong.
+        source: Box<Error>,
+    },
     /// An operation on the device failed.
     #[error("{backend} backend: {message}")]
     Backend {
@@ -48,3 +56,17 @@ pub enum Error {
         message: String,
     },
 }
+
+impl Error {
+    /// With the model that was being run, where the error itself is about an operation.
+    pub fn of_model(self, model: &Path) -> Self {
+        match self {
+            Self::Backend { .. } => Self::Running { model: model.to_owned(), source: Box::new(self) },
+            other => other,
+        }
+    }
+}
+
+/// What to do about numbers that are none, as the end of a message.
+pub(crate) const NOT_A_NUMBER: &str = "the weights hold values that are no numbers, or config.json is not the \
+                                       checkpoint's own: compare both with where they came from";

@@ -11,6 +11,7 @@ pub mod error;
 pub mod layers;
 pub mod report;
 pub mod sampling;
+pub mod simd;
 pub mod tree;
 
 pub use error::{Error, Result};

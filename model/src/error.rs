@@ -34,6 +34,16 @@ pub enum Error {
         /// What was found and what was expected.
         message: String,
     },
+    /// Tensors that the configuration asks for are not there.
+    #[error("{}: {}", path.display(), cannot_find(missing))]
+    MissingTensors {
+        /// The checkpoint.
+        path: PathBuf,
+        /// Their names, in the order of the model, the first with the reason it is expected where that is not obvious.
+        missing: Vec<String>,
+        /// Tensors of the checkpoint that nothing asked for, ascending.
+        unused: Vec<String>,
+    },
     /// A tensor has an unexpected dtype, shape or content.
     #[error("tensor {name} in {} {message}", path.display())]
     Tensor {
@@ -66,4 +76,19 @@ pub enum Error {
         /// What went wrong.
         message: String,
     },
+}
+
+/// Missing tensors that a message lists by name.
+const LISTED: usize = 5;
+
+fn cannot_find(missing: &[String]) -> String {
+    match missing {
+        [one] => format!("cannot find tensor {one}"),
+        several => {
+            let count = several.len();
+            let rest = if count > LISTED { format!(" and {} more", count - LISTED) } else { String::new() };
+            let first = several[..count.min(LISTED)].join(", ");
+            format!("cannot find {count} tensors: {first}{rest}; does config.json belong to this checkpoint?")
+        }
+    }
 }

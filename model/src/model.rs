@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::bind::{Binding, DraftWeights, TargetWeights};
+use crate::bind::{Binding, DraftWeights, TargetWeights, UnusedTensors};
 use crate::config::{DraftConfig, ModelConfig};
 use crate::error::Result;
 use crate::source::Source;
@@ -75,6 +75,16 @@ impl TargetModel {
         let Binding { weights, unused } = TargetWeights::bind(&checkpoint, &config)?;
         let (bytes, fingerprint) = (checkpoint.total_bytes(), checkpoint.fingerprint());
         Ok(Self { config, weights, unused, bytes, fingerprint, path: source.path().to_owned() })
+    }
+
+    /// What hints that configuration and checkpoint do not belong together, a message each.
+    pub fn suspicions(&self) -> Vec<String> {
+        self.unused_tensors().suspicions(self.path.display(), self.config.num_hidden_layers)
+    }
+
+    /// What the tensors that no role uses are.
+    pub fn unused_tensors(&self) -> UnusedTensors<'_> {
+        UnusedTensors::new(&self.unused, self.config.num_hidden_layers)
     }
 }
 

@@ -9,7 +9,7 @@ use coppice_tests::{coppice, generate};
 
 #[test]
 fn help_fits_80_columns_and_offers_what_there_is() {
-    let commands = ["generate", "inspect", "logits", "doctor", "kernels"];
+    let commands = ["generate", "tree", "inspect", "logits", "doctor", "kernels"];
     let overview = succeed(coppice!().arg("--help"));
     let offered: Vec<&str> = overview
         .lines()
@@ -44,7 +44,8 @@ fn wrong_usage_exits_2_and_names_the_flag() {
         (&["generate", "x", "--no-such-flag"], "--no-such-flag"),
         (&["generate", "--no-such-flag"], "--no-such-flag"),
         (&["generate", "--no-such-flag", "3", "x"], "--no-such-flag"),
-        (&["generate", "x", "--tree-budget", "auto"], "auto is not available yet"),
+        (&["generate", "x", "--spec", "auto", "--tree-budget", "4"], "--tree-budget 4 fixes"),
+        (&["generate", "x", "--tree-budget", "many"], "auto or an integer"),
         (&["generate", "x", "--tree-budget", "-1"], "--tree-budget"),
         (&["generate", "x", "--tree-budget", "1025"], "from 0 to 1024"),
         (&["generate", "x", "-n", "0"], "at least 1"),
@@ -53,8 +54,8 @@ fn wrong_usage_exits_2_and_names_the_flag() {
         (&["generate", "x", "--ctx", "none"], "--ctx"),
         (&["generate", "x", "--temp", "-1"], "temp"),
         (&["generate", "x", "--temp", "nan"], "temp"),
-        (&["generate", "x", "--top-p", "1.5"], "--top-p is 1.5"),
-        (&["generate", "x", "--min-p", "-0.5"], "--min-p is -0.5"),
+        (&["generate", "x", "--top-p", "1.5"], "'1.5' for '--top-p <P>': expected a number from 0 to 1"),
+        (&["generate", "x", "--min-p", "-0.5"], "'-0.5' for '--min-p <P>': expected a number from 0 to 1"),
         (&["generate", "x", "--top-k", "-3"], "--top-k"),
         (&["generate", "x", "--seed", "-3"], "--seed"),
         (&["generate", "x", "--stop", ""], "--stop is empty"),
@@ -97,6 +98,7 @@ fn failures_exit_1_and_name_the_object() {
     let two = file("two.json", b"[1, 2]");
     let latin1 = file("latin1.txt", b"caf\xe9!");
     let bare = fixture("v3-bf16-no-q-lora").display().to_string();
+    let somewhere = folder.path().join("out").display().to_string();
     let nowhere = folder.path().join("no/such/folder/out").display().to_string();
     let cases: &[(&[&str], &str)] = &[
         (&["generate", "x", "--model", "/no/such/model"], "cannot read /no/such/model"),
@@ -108,15 +110,18 @@ fn failures_exit_1_and_name_the_object() {
             &["generate", "--tokens", &unknown],
             "token 4096 at index 2 of the prompt is not in the model's vocabulary of 4096",
         ),
-        (&["generate", "--tokens", &empty], "the prompt has no tokens"),
+        (&["generate", "--tokens", &empty], "empty.json: holds no token ids"),
         (&["generate", "x", "--ctx", "4096"], "--ctx is 4096, expected at most the model's 2048"),
         (&["generate", "x", "--chat"], "embedded:target has no chat template"),
         (&["generate", "x", "--model", &bare], "has no tokenizer"),
         (&["generate", "x", "-n", "1", "-O", &nowhere], "cannot write"),
         (&["inspect", "/no/such/model"], "cannot read /no/such/model"),
-        (&["logits", "--tokens", &two, "--hidden", "6", "--out", &nowhere], "--hidden 6: the model has layers 0 to 5"),
+        (
+            &["logits", "--tokens", &two, "--hidden", "6", "--out", &somewhere],
+            "--hidden 6: the model has layers 0 to 5",
+        ),
         (&["logits", "--tokens", &two, "--out", &nowhere], "cannot write"),
-        (&["logits", "--tokens", &empty, "--out", &nowhere], "no tokens"),
+        (&["logits", "--tokens", &empty, "--out", &somewhere], "empty.json: holds no token ids"),
     ];
     let mut failed = Vec::new();
     for (args, expected) in cases {

@@ -95,7 +95,7 @@ fn every_mode_budget_and_backend_prints_the_same_text() {
 
 #[test]
 fn the_report_says_what_was_drafted_and_accepted() {
-    let report = json(generate!().args([PROMPT, "--spec", "ddtree", "-n", "64", "--ignore-eos", "--json"]));
+    let report = json(generate!().args([PROMPT, "--tree-budget", "16", "-n", "64", "--ignore-eos", "--json"]));
     assert_eq!(report["schema"], "coppice.generate.v1");
     assert_eq!(report["finish_reason"], "length");
     let spec = &report["spec"];

@@ -1,7 +1,7 @@
 //! Drafting changes nothing but speed: the same ids, the same caches, whatever is drafted and however it is accepted.
 
 use coppice::backend::{CacheLayer, Proposal};
-use coppice::engine::{Request, Session, Speculation};
+use coppice::engine::{Drafts, Request, Session, Speculation};
 use coppice::sampling::Sampling;
 use coppice_model::tokenizer::Tokenizer;
 use coppice_model::{DraftModel, Source, TargetModel};
@@ -21,7 +21,7 @@ fn prompt_ids() -> Vec<Vec<u32>> {
 }
 
 fn modes() -> Vec<Speculation> {
-    let mut modes = Vec::new();
+    let mut modes = [Drafts::Any, Drafts::Ngram, Drafts::Ddtree].map(Speculation::Auto).to_vec();
     for budget in BUDGETS {
         modes.extend([Speculation::Ngram { budget }, Speculation::Dflash { budget }, Speculation::Ddtree { budget }]);
     }

@@ -273,6 +273,26 @@ effect! {
     fn nanosleep(nanoseconds: u32 as reg32) = "nanosleep.u32 {};";
 }
 
+macro_rules! ldmatrix {
+    ($($name:ident($count:literal), $text:literal, [$($result:ident)*];)*) => {
+        $(
+            #[doc = concat!("`", $text, "` by a shared-window address, whose offset ptxas folds into the access.")]
+            #[inline(always)]
+            pub unsafe fn $name(address: u32) -> [u32; $count] {
+                $(let $result: u32;)*
+                // SAFETY: the caller answers for the address and for convergence.
+                unsafe { asm!($text, $(out(reg32) $result,)* in(reg32) address, options(readonly, nostack)) };
+                [$($result),*]
+            }
+        )*
+    };
+}
+ldmatrix! {
+    ldmatrix_x2_trans_at(2), "ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {{{},{}}}, [{}];", [a b];
+    ldmatrix_x4_at(4), "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{{},{},{},{}}}, [{}];", [a b c d];
+    ldmatrix_x4_trans_at(4), "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {{{},{},{},{}}}, [{}];", [a b c d];
+}
+
 /// `cp.async.wait_group N`
 #[inline(always)]
 pub unsafe fn copy_async_wait<const N: u32>() {

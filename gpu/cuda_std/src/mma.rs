@@ -94,3 +94,48 @@ ldmatrix! {
     /// Four 8 x 8 tiles of 16-bit elements, transposed.
     ldmatrix_x4_trans(4, true) = ldmatrix_x4_trans, |r| [r.0, r.1, r.2, r.3];
 }
+
+/// `ldmatrix` for code that the whole warp executes, never under a condition that differs between its lanes.
+///
+/// Same results as the functions above, one instruction less for most: the address stays 32 bits wide, so that constant
+/// offsets become part of the access. They are inline assembly, which LLVM may duplicate across divergent branches; in
+/// warp-uniform code a duplicate is harmless.
+pub mod uniform {
+    use crate::Shared;
+    #[cfg(not(target_arch = "nvptx64"))]
+    use crate::{simulate::Collective, warp::FULL_MASK};
+
+    macro_rules! ldmatrix {
+        ($($(#[$doc:meta])* $name:ident($count:literal, $trans:literal) = $device:ident;)*) => {
+            $(
+                $(#[$doc])*
+                ///
+                /// # Safety
+                /// As the function of that name above; the code around it is uniform over the warp.
+                #[inline(always)]
+                #[track_caller]
+                pub unsafe fn $name<T>(row: Shared<T>) -> [u32; $count] {
+                    #[cfg(target_arch = "nvptx64")]
+                    // SAFETY: the caller's contract.
+                    unsafe {
+                        crate::device::$device(row.address())
+                    }
+                    #[cfg(not(target_arch = "nvptx64"))]
+                    {
+                        let kind = Collective::Ldmatrix { tiles: $count, transposed: $trans };
+                        let result = crate::simulate::collective(kind, FULL_MASK, &[row.address()]);
+                        core::array::from_fn(|i| result[i])
+                    }
+                }
+            )*
+        };
+    }
+    ldmatrix! {
+        /// Two 8 x 8 tiles of 16-bit elements, transposed.
+        ldmatrix_x2_trans(2, true) = ldmatrix_x2_trans_at;
+        /// Four 8 x 8 tiles of 16-bit elements.
+        ldmatrix_x4(4, false) = ldmatrix_x4_at;
+        /// Four 8 x 8 tiles of 16-bit elements, transposed.
+        ldmatrix_x4_trans(4, true) = ldmatrix_x4_trans_at;
+    }
+}

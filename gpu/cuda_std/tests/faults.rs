@@ -272,6 +272,8 @@ fn more_shared_memory_than_sm_120_has_is_refused() {
     cuda_std::simulate::launch(&reverse::KERNEL, shape(101_376), (out.ptr_mut(), 1)).unwrap();
     let fault = fault(&reverse::KERNEL, shape(101_380), (out.ptr_mut(), 1));
     assert_eq!(fault.kind, FaultKind::SharedTooLarge { found: 101_380, expected: 101_376 });
+    let larger = Simulator::default().shared_bytes(232_448);
+    larger.launch(&reverse::KERNEL, shape(232_448), (out.ptr_mut(), 1)).unwrap();
     assert!(fault.to_string().contains("kernel reverse"), "{fault}");
 }
 

@@ -30,10 +30,4 @@ impl State {
     pub fn weight(&self, score: f32) -> f32 {
         if score == f32::NEG_INFINITY { 0.0 } else { math::ex2(score - self.max) }
     }
-
-    /// log2 of the sum of 2^score; -inf when empty.
-    #[inline(always)]
-    pub fn log_sum(&self) -> f32 {
-        if self.sum == 0.0 { f32::NEG_INFINITY } else { self.max + math::lg2(self.sum) }
-    }
 }

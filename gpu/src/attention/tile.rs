@@ -1,96 +1,278 @@
-//! What a block of verify attention keeps in shared memory, and the scores of a tile. The loop over tiles lives in `verify`.
-use cuda_std::prelude::*;
+//! The work on one tile of keys: partial scores, their exchange among a group's warps, weights, sums of values.
+use super::layout::{GROUP, Layout, MESSAGE};
+use super::sums::scale;
+use cuda_std::mma::{FragmentA, FragmentC, uniform};
+use cuda_std::{convert, prelude::*, unroll};
 
-/// Warps of a block: each scores 8 keys of a tile, then accumulates a quarter of the values.
-pub const WARPS: u32 = 4;
-/// Query rows of a block: one mma tile.
-pub const ROWS: u32 = 16;
-/// Keys of a tile.
-pub const KEYS: u32 = 32;
-/// Tiles in shared memory: one in use, one on its way.
-pub const STAGES: u32 = 2;
-/// f32 elements of a row of scores; 4 more than needed, so that rows start in different banks.
-pub const SCORE_STRIDE: u32 = KEYS + 4;
+/// By how much (log2) a score may exceed the maximum in use before that is raised: weights stay below 2^8, and what was
+/// accumulated is rarely multiplied.
+const SLACK: f32 = 8.0;
+/// Fragments of keys on their way while products are formed.
+const AHEAD: usize = 2;
+/// Fragments of values likewise.
+const VALUES_AHEAD: usize = if cfg!(coppice_sm = "120") { 1 } else { 2 };
 
-/// Sizes of a head, from which everything else follows. The tile's rows lie as in the cache, padded by 16 bytes so that
-/// `ldmatrix` meets no bank conflict.
-#[derive(Clone, Copy)]
-pub struct Layout {
-    /// Elements of a query or key: latent and rope.
-    pub width: u32,
-    /// Bytes of a row, here and in the cache.
-    pub row: u32,
-    /// Offsets in shared memory, bytes.
-    pub keys: u32,
-    pub scores: u32,
-    pub barriers: u32,
-    pub total: u32,
-}
-
-impl Layout {
-    pub const fn new(latent: u32, rope: u32) -> Self {
-        let width = latent + rope;
-        let row = 2 * width + 16;
-        let keys = ROWS * row;
-        let scores = keys + STAGES * KEYS * row;
-        let barriers = scores + ROWS * SCORE_STRIDE * 4;
-        Self { width, row, keys, scores, barriers, total: barriers + STAGES * 8 + 8 }
-    }
-}
-
-/// Copies the block's query rows into shared memory, with zeros for rows that do not exist.
+/// Where a lane reads the keys of a tile from, relative to the tile.
 #[inline(always)]
-pub unsafe fn load_query(to: Shared<Bf16>, query: Global<Bf16>, layout: Layout, first_row: u32, rows: u32) {
-    let vectors = layout.width / 8;
-    let mut i = thread::thread_idx_x();
-    while i < ROWS * vectors {
-        let (row, vector) = (i / vectors, i % vectors);
-        // SAFETY: inside the query where the row exists, and inside the tile.
-        unsafe {
-            let from = query.add((first_row + row) as usize * layout.width as usize + 8 * vector as usize);
-            let value = if first_row + row < rows { from.cast::<[u32; 4]>().read() } else { [0; 4] };
-            to.byte_add(row * layout.row + 16 * vector).cast::<[u32; 4]>().write(value);
-        }
-        i += WARPS * 32;
-    }
+pub fn keys_offset(layout: Layout) -> u32 {
+    let lane = thread::thread_idx_x() % 32;
+    (lane / 16 * 8 + lane % 8) * layout.row + lane / 8 % 2 * 16
 }
 
-/// Zeros for the rows of a tile past its `present` keys: 0 x garbage might be NaN.
+/// A step's fragments of keys. Steps past the last meet zeros in the query.
 #[inline(always)]
-pub unsafe fn clear_missing(tile: Shared<Bf16>, layout: Layout, present: u32) {
-    let mut offset = present * layout.row + thread::thread_idx_x() * 16;
-    while offset < KEYS * layout.row {
-        // SAFETY: inside the tile, where no copy lands.
-        unsafe { tile.byte_add(offset).cast::<[u32; 4]>().write([0; 4]) };
-        offset += WARPS * 32 * 16;
-    }
-}
-
-/// Scores of 16 rows against the warp's 8 keys of the tile, unscaled, into shared memory.
-#[inline(always)]
-pub unsafe fn score(query: Shared<Bf16>, keys: Shared<Bf16>, scores: Shared<f32>, layout: Layout, warp: u32) {
-    // SAFETY: whole warps come here; query and tile are complete; each warp writes its own columns.
+unsafe fn load_keys<const STEPS: usize>(from: Shared<Bf16>, layout: Layout, slice: u32, step: usize) -> [u32; 4] {
+    let (first, step) = (slice * STEPS as u32, step as u32);
+    // SAFETY: the callers' contract.
     unsafe {
-        let lane = thread::thread_idx_x() % 32;
-        // Query: rows 0..16 by columns 0..16 a step. Keys: 8 rows by columns 0..32, two steps a load.
-        let q = query.byte_add(lane % 16 * layout.row + lane / 16 * 16);
-        let k = keys.byte_add((8 * warp + lane % 8) * layout.row + lane / 8 * 16);
-        let steps = layout.width / 16;
-        let mut s = [0.0f32; 4];
-        let mut step = 0;
-        while step + 2 <= steps {
-            let [b0, b1, b2, b3] = mma::ldmatrix_x4(k.byte_add(32 * step));
-            s = mma::m16n8k16_bf16(mma::ldmatrix_x4(q.byte_add(32 * step)), [b0, b1], s);
-            s = mma::m16n8k16_bf16(mma::ldmatrix_x4(q.byte_add(32 * step + 32)), [b2, b3], s);
-            step += 2;
+        if GROUP * STEPS as u32 == layout.steps {
+            uniform::ldmatrix_x4(from.byte_add(first * 32).byte_add(32 * step))
+        } else {
+            uniform::ldmatrix_x4(from.byte_add(32 * (first + step).min(layout.steps - 1)))
         }
-        if step < steps {
-            let k = keys.byte_add((8 * warp + lane % 8) * layout.row + lane / 8 % 2 * 16);
-            let b = mma::ldmatrix_x2(k.byte_add(32 * step));
-            s = mma::m16n8k16_bf16(mma::ldmatrix_x4(q.byte_add(32 * step)), b, s);
+    }
+}
+
+/// Partial scores of a warp: a slice of the width, all rows of its group by the 16 keys of a tile.
+#[inline(always)]
+pub unsafe fn score<const STEPS: usize, const TILES: usize, const PARKED: usize>(
+    query: &[[FragmentA; STEPS]; TILES],
+    parked: Shared<[u32; 4]>,
+    from: Shared<Bf16>,
+    layout: Layout,
+    slice: u32,
+) -> [[FragmentC; 2]; TILES] {
+    let mut scores = [[[0.0; 4]; 2]; TILES];
+    let mut keys = [[0; 4]; STEPS];
+    // SAFETY: whole warps come here; the tile is complete; each lane reads what it has parked.
+    unsafe {
+        for (step, keys) in keys.iter_mut().enumerate().take(AHEAD) {
+            *keys = load_keys::<STEPS>(from, layout, slice, step);
         }
-        let to = scores.add(lane / 4 * SCORE_STRIDE + 8 * warp + lane % 4 * 2).cast::<[f32; 2]>();
-        to.write([s[0], s[1]]);
-        to.byte_add(8 * SCORE_STRIDE * 4).write([s[2], s[3]]);
+        unroll!(STEP in [0 1 2 3 4 5 6 7 8] {
+            if STEP < STEPS {
+                if STEP + AHEAD < STEPS {
+                    keys[STEP + AHEAD] = load_keys::<STEPS>(from, layout, slice, STEP + AHEAD);
+                }
+                let [b0, b1, b2, b3] = keys[STEP];
+                for (tile, (scores, query)) in scores.iter_mut().zip(query).enumerate() {
+                    let query = if STEP + PARKED < STEPS {
+                        query[STEP]
+                    } else {
+                        parked.add(32 * (tile * PARKED + STEP + PARKED - STEPS) as u32).read()
+                    };
+                    scores[0] = mma::m16n8k16_bf16(query, [b0, b1], scores[0]);
+                    scores[1] = mma::m16n8k16_bf16(query, [b2, b3], scores[1]);
+                }
+            }
+        });
+    }
+    scores
+}
+
+/// Leaves the partial scores of each 8-row block for the warp that does its softmax.
+///
+/// A message lies at (source ^ target) - 1, source: the writer's offsets are constants, and lanes write contiguously.
+#[inline(always)]
+pub unsafe fn send<const TILES: usize>(scores: &[[FragmentC; 2]; TILES], to: Shared<f32>, slice: u32) {
+    let to = to.byte_add(slice * MESSAGE + thread::thread_idx_x() % 32 * 8);
+    let blocks = 2 * TILES as u32;
+    unroll!(BLOCK in [0 1 2 3] {
+        let distance = slice / blocks * blocks + BLOCK as u32;
+        if BLOCK < 2 * TILES && distance > 0 {
+            let to = to.byte_add((distance - 1) * (GROUP * MESSAGE));
+            for (column, part) in scores[BLOCK / 2].iter().enumerate() {
+                let pair = if BLOCK.is_multiple_of(2) { [part[0], part[1]] } else { [part[2], part[3]] };
+                // SAFETY: each warp writes its own messages, which nobody reads before they are announced.
+                unsafe { to.byte_add(column as u32 * (MESSAGE / 2)).cast::<[f32; 2]>().write(pair) };
+            }
+        }
+    });
+}
+
+/// Scores of the 8 rows whose softmax this warp does: own part and the others', in an order that does not depend on the warp.
+/// Lane (g, t) has keys 2t, 2t + 1, 2t + 8, 2t + 9 of row g.
+#[inline(always)]
+pub unsafe fn receive(own: [f32; 4], from: Shared<f32>, slice: u32) -> [f32; 4] {
+    let lane = thread::thread_idx_x() % 32;
+    let read = |distance: u32| {
+        let from = from.byte_add((distance - 1) * (GROUP * MESSAGE) + (slice ^ distance) * MESSAGE + lane * 8);
+        // SAFETY: the message is complete.
+        let ([a, b], [c, d]) =
+            unsafe { (from.cast::<[f32; 2]>().read(), from.byte_add(MESSAGE / 2).cast::<[f32; 2]>().read()) };
+        [a, b, c, d]
+    };
+    let (x, y, z) = (read(1), read(2), read(3));
+    core::array::from_fn(|i| (own[i] + x[i]) + (y[i] + z[i]))
+}
+
+/// Running softmax of a row, spread over the quad of lanes that hold it. Base 2.
+#[derive(Clone, Copy)]
+pub struct Row {
+    /// Maximum in use; finite, so that differences are never NaN.
+    pub max: f32,
+    /// Sum of this lane's weights relative to it.
+    pub sum: f32,
+}
+
+impl Row {
+    /// No key yet.
+    pub const EMPTY: Self = Self { max: -1e30, sum: 0.0 };
+
+    /// Takes four scores a lane in, -inf for masked ones: their weights, and the factor for what was accumulated before.
+    #[inline(always)]
+    pub unsafe fn add(&mut self, scores: [f32; 4], scale: f32) -> ([f32; 4], f32) {
+        let mut max = scores[0].max(scores[1]).max(scores[2].max(scores[3]));
+        // SAFETY: whole warps come here.
+        unsafe {
+            max = max.max(warp::warp_shuffle_xor(warp::FULL_MASK, max, 1, 32));
+            max = max.max(warp::warp_shuffle_xor(warp::FULL_MASK, max, 2, 32));
+        }
+        max *= scale;
+        let new = if max > self.max + SLACK { max } else { self.max };
+        let factor = math::ex2(self.max - new);
+        self.max = new;
+        let weights = scores.map(|score| math::ex2(math::fma(score, scale, -new)));
+        self.sum = math::fma(self.sum, factor, (weights[0] + weights[1]) + (weights[2] + weights[3]));
+        (weights, factor)
+    }
+}
+
+/// Stores a warp's weights as rows of 32 bytes, the two vectors of a row swapped in every other four rows: `ldmatrix` then meets
+/// no bank conflict.
+#[inline(always)]
+pub unsafe fn store_weights(weights: [f32; 4], rows: Shared<Bf16>) {
+    let lane = thread::thread_idx_x() % 32;
+    let (g, t) = (lane / 4, lane % 4);
+    let to = rows.byte_add(g * 32 + t * 4);
+    let swap = g / 4 * 16;
+    // SAFETY: each lane writes its own words, which nobody reads before they are announced.
+    unsafe {
+        to.byte_add(swap).cast().write(convert::bf16x2_from_f32(weights[0], weights[1]));
+        to.byte_add(swap ^ 16).cast().write(convert::bf16x2_from_f32(weights[2], weights[3]));
+    }
+}
+
+/// Where a lane reads weights from, relative to its team's.
+#[inline(always)]
+pub fn weights_offset() -> u32 {
+    let lane = thread::thread_idx_x() % 32;
+    lane % 16 * 32 + ((lane / 16 * 16) ^ (lane / 4 % 2 * 16))
+}
+
+/// Fragment of the weights of 16 rows.
+#[inline(always)]
+unsafe fn load_weights(from: Shared<Bf16>, tile: usize) -> FragmentA {
+    // SAFETY: whole warps come here; the weights are complete.
+    unsafe { uniform::ldmatrix_x4(from.byte_add(512 * tile as u32)) }
+}
+
+/// Offset of the factor of row g of an 8-row block among the factors of a team with 2 `HEIGHT` blocks.
+#[inline(always)]
+pub fn factor_offset<const HEIGHT: usize>(block: u32, g: u32) -> u32 {
+    let together = if HEIGHT > 1 { 4 } else { 2 };
+    block / together * (32 * together) + g * (4 * together) + block % together * 4
+}
+
+/// Multiplies the sums by the factors of their rows, if any is not 1.
+#[inline(always)]
+pub unsafe fn rescale<const HEIGHT: usize, const COLUMNS: usize>(
+    sums: &mut [[FragmentC; COLUMNS]; HEIGHT],
+    factors: Shared<f32>,
+) {
+    let g = thread::thread_idx_x() % 32 / 4;
+    let mut rows = [[1.0f32; 2]; HEIGHT];
+    // SAFETY: whole warps come here; the factors are complete.
+    let changed = unsafe {
+        if HEIGHT == 1 {
+            rows[0] = factors.byte_add(factor_offset::<HEIGHT>(0, g)).cast().read();
+        } else {
+            for pair in 0..HEIGHT / 2 {
+                let from = factors.byte_add(factor_offset::<HEIGHT>(4 * pair as u32, g));
+                let [a, b, c, d] = from.cast::<[f32; 4]>().read();
+                (rows[2 * pair], rows[2 * pair + 1]) = ([a, b], [c, d]);
+            }
+        }
+        warp::warp_vote_any(warp::FULL_MASK, rows.iter().any(|[a, b]| *a != 1.0 || *b != 1.0))
+    };
+    if changed {
+        scale(sums, rows);
+    }
+}
+
+/// Fragments of values that are on their way before they are wanted: all where a warp has more rows than columns, since it then
+/// keeps them for all rows; else those of the next few columns.
+const fn values_ahead(height: usize, columns: usize) -> usize {
+    let all = columns / 2;
+    // With the smaller architecture's scheduling, registers do not hold them all.
+    if 2 * height < columns {
+        VALUES_AHEAD
+    } else if cfg!(coppice_sm = "120") && all > 2 {
+        all - 1
+    } else {
+        all
+    }
+}
+
+/// The first value fragments of a tile, which need not wait for the weights.
+#[inline(always)]
+pub unsafe fn first_values<const HEIGHT: usize, const COLUMNS: usize>(from: Shared<Bf16>) -> [[u32; 4]; COLUMNS] {
+    let mut values = [[0; 4]; COLUMNS];
+    for (pair, values) in values.iter_mut().enumerate().take(values_ahead(HEIGHT, COLUMNS)) {
+        // SAFETY: whole warps come here; the tile is complete.
+        *values = unsafe { uniform::ldmatrix_x4_trans(from.byte_add(32 * pair as u32)) };
+    }
+    values
+}
+
+/// Adds the tile's values, weighted, to the sums of a warp: 16 `HEIGHT` rows by 8 `COLUMNS` elements.
+#[inline(always)]
+pub unsafe fn accumulate<const HEIGHT: usize, const COLUMNS: usize>(
+    sums: &mut [[FragmentC; COLUMNS]; HEIGHT],
+    weights_from: Shared<Bf16>,
+    values: &mut [[u32; 4]; COLUMNS],
+    from: Shared<Bf16>,
+) {
+    // SAFETY: whole warps come here; tile and weights are complete.
+    unsafe {
+        if COLUMNS % 2 == 1 {
+            let [b0, b1] = uniform::ldmatrix_x2_trans(from.byte_add(16 * (COLUMNS as u32 - 1)));
+            values[COLUMNS - 1] = [b0, b1, 0, 0];
+        }
+        if 2 * HEIGHT >= COLUMNS {
+            for (pair, values) in values.iter_mut().enumerate().take(COLUMNS / 2).skip(values_ahead(HEIGHT, COLUMNS)) {
+                *values = uniform::ldmatrix_x4_trans(from.byte_add(32 * pair as u32));
+            }
+            let mut weights = [[0; 4]; HEIGHT];
+            weights[0] = load_weights(weights_from, 0);
+            unroll!(TILE in [0 1 2 3] {
+                if TILE < HEIGHT {
+                    if TILE + 1 < HEIGHT {
+                        weights[TILE + 1] = load_weights(weights_from, TILE + 1);
+                    }
+                    unroll!(COLUMN in [0 1 2 3 4 5 6 7] {
+                        if COLUMN < COLUMNS {
+                            let [b0, b1, b2, b3] = if COLUMN + 1 == COLUMNS && COLUMNS % 2 == 1 { values[COLUMN] } else { values[COLUMN / 2] };
+                            let b = if COLUMN.is_multiple_of(2) { [b0, b1] } else { [b2, b3] };
+                            sums[TILE][COLUMN] = mma::m16n8k16_bf16(weights[TILE], b, sums[TILE][COLUMN]);
+                        }
+                    });
+                }
+            });
+        } else {
+            let weights: [FragmentA; HEIGHT] = core::array::from_fn(|tile| load_weights(weights_from, tile));
+            unroll!(PAIR in [0 1 2 3 4 5 6 7] {
+                if PAIR < COLUMNS / 2 {
+                    if PAIR + VALUES_AHEAD < COLUMNS / 2 {
+                        values[PAIR + VALUES_AHEAD] = uniform::ldmatrix_x4_trans(from.byte_add(32 * (PAIR + VALUES_AHEAD) as u32));
+                    }
+                    let [b0, b1, b2, b3] = values[PAIR];
+                    for (sums, weights) in sums.iter_mut().zip(&weights) {
+                        sums[2 * PAIR] = mma::m16n8k16_bf16(*weights, [b0, b1], sums[2 * PAIR]);
+                        sums[2 * PAIR + 1] = mma::m16n8k16_bf16(*weights, [b2, b3], sums[2 * PAIR + 1]);
+                    }
+                }
+            });
+        }
     }
 }

@@ -7,9 +7,13 @@
 pub mod cpu;
 pub mod cuda;
 pub mod deferred;
+mod handles;
 mod op;
+mod round;
 
+pub use handles::*;
 pub use op::*;
+pub use round::*;
 
 use coppice_model::bind::{MoeWeights, SwigluWeights};
 use coppice_model::config::MoeConfig;

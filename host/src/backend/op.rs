@@ -1,117 +1,8 @@
-//! Handles to device-resident state, and the operations of a step as values.
-//!
-//! Handles are plain indices: only the backend that made one can use it.
+//! The operations of a step as values.
 
 use std::sync::Arc;
 
-use crate::sampling::Sampling;
-
-macro_rules! handles {
-    ($($(#[$doc:meta])* $name:ident;)*) => {$(
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub struct $name(pub(crate) usize);
-    )*};
-}
-
-handles! {
-    /// A weight matrix `[outputs, inputs]`.
-    Matrix;
-    /// An f32 vector.
-    Vector;
-    /// A SwiGLU MLP.
-    Mlp;
-    /// A mixture-of-experts layer: router, routed and shared experts.
-    Moe;
-    /// Rotary frequencies.
-    Rope;
-    /// One layer's latent attention.
-    Mla;
-    /// One layer's drafter attention.
-    DraftAttention;
-    /// Activations `[capacity, width]` f32.
-    Tensor;
-    /// A row set: a count and, per row, token id, position and parent. The count lives on the device; an operation over
-    /// a row set works on that many rows.
-    Rows;
-    /// Expert choices of a row set.
-    Routes;
-    /// A sequence: committed tokens, root, caches, sampling state.
-    Sequence;
-}
-
-/// Angle of pair i at position p is `p * inv_freq[i]`; cos and sin are multiplied by `amplitude`.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RopeTable {
-    /// One frequency a pair.
-    pub inv_freq: Vec<f32>,
-    /// Factor on cos and sin (YaRN).
-    pub amplitude: f32,
-    /// Pairs are adjacent elements (true) or an element and its twin in the other half (false).
-    pub interleave: bool,
-}
-
-/// Shape of multi-head latent attention.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct MlaSpec {
-    /// Query heads.
-    pub heads: usize,
-    /// Per-head width without position.
-    pub nope: usize,
-    /// Per-head width with rotary position.
-    pub rope: usize,
-    /// Per-head width of values.
-    pub v: usize,
-    /// Width of the latent.
-    pub kv_lora: usize,
-    /// eps of the latent's norm.
-    pub norm_eps: f32,
-    /// Factor on the scores.
-    pub softmax_scale: f32,
-    /// Rotary frequencies, `rope / 2` of them.
-    pub table: Rope,
-}
-
-/// Shape of drafter attention.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct DraftAttentionSpec {
-    /// Query heads.
-    pub heads: usize,
-    /// Key and value heads.
-    pub kv_heads: usize,
-    /// Width of a head.
-    pub head_dim: usize,
-    /// eps of the per-head norms.
-    pub norm_eps: f32,
-    /// A query at position p sees context keys at positions > p - window.
-    pub window: Option<usize>,
-    /// Rotary frequencies, `head_dim / 2` of them.
-    pub table: Rope,
-}
-
-/// What a sequence must have room for.
-#[derive(Debug, Clone)]
-pub struct SequenceSpec {
-    /// Most committed tokens.
-    pub context: usize,
-    /// Most rows in one forward.
-    pub max_rows: usize,
-    /// The target's layers.
-    pub target: Vec<Mla>,
-    /// The drafter's layers; empty without one.
-    pub draft: Vec<DraftAttention>,
-}
-
-/// How a request ends and how its tokens are chosen.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RequestSpec {
-    /// Token choice.
-    pub sampling: Sampling,
-    /// New tokens after which the device stops by itself.
-    pub max_new_tokens: usize,
-    /// Tokens after which the device stops by itself.
-    pub stop_ids: Arc<[u32]>,
-}
+use super::{DraftAttention, Matrix, Mla, Mlp, Moe, RequestSpec, Routes, Rows, Sequence, Tensor, Vector};
 
 /// Which rows of a set a linear product takes; its output rows are numbered from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,8 +11,8 @@ pub enum Select {
     All,
     /// The last row.
     Last,
-    /// Every row but the first (draft slots that predict).
-    AfterFirst,
+    /// So many rows after the first (draft slots that predict), as far as there are.
+    AfterFirst(usize),
 }
 
 /// Where a residual stream is copied while it passes.
@@ -131,6 +22,21 @@ pub struct Tap {
     pub out: Tensor,
     /// First column.
     pub column: usize,
+}
+
+/// How many nodes a round's tree has besides the root.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Budget {
+    /// So many, if there are.
+    Fixed(usize),
+    /// As many as promise the most tokens a second: of the nodes in order, with probabilities p_i, the N that maximises
+    /// (1 + sum of the first N p_i) / cost of N nodes.
+    Auto {
+        /// `costs[n]`: time of a round of n nodes, in any unit; there are no more nodes than it has entries but one.
+        costs: Arc<[f32]>,
+        /// Accepted nodes for each that the drafter's probabilities promise.
+        trust: f32,
+    },
 }
 
 /// Where a round's tree comes from. Row 0 is always the sequence's root.
@@ -147,19 +53,19 @@ pub enum Proposal {
         /// Most nodes.
         budget: usize,
     },
-    /// The `budget` most probable prefixes (DDTree).
+    /// The most probable prefixes (DDTree).
     BestFirst {
         /// Draft logits `[depths, vocab]`.
         logits: Tensor,
         /// Draft depths.
         depths: usize,
-        /// Most nodes.
-        budget: usize,
+        /// How many nodes.
+        budget: Budget,
     },
     /// Continuations of earlier occurrences of the latest tokens.
     Ngram {
-        /// Most nodes.
-        budget: usize,
+        /// How many nodes.
+        budget: Budget,
     },
     /// Nodes the host made (tests and tools): `parents[i]` is the row of node i's parent, row 0 the root, node i row i + 1.
     Given {
@@ -381,49 +287,4 @@ pub enum Op {
         /// Set to be written: the accepted rows, at their positions.
         accepted: Rows,
     },
-}
-
-/// A finished round, as reported by `poll`.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Round {
-    /// Tokens committed: the accepted nodes' and the new root; empty for a prompt chunk without logits, and for a round
-    /// after the sequence was done.
-    pub tokens: Vec<u32>,
-    /// Prompt tokens made context.
-    pub prompt_tokens: usize,
-    /// Nodes verified besides the root.
-    pub nodes: usize,
-    /// The sequence was done before this round began: it computed nothing.
-    pub idle: bool,
-}
-
-/// A row set read back.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct RowValues {
-    /// Token of each row.
-    pub ids: Vec<u32>,
-    /// Absolute position of each row.
-    pub positions: Vec<usize>,
-    /// Parent row; -1: the context.
-    pub parents: Vec<i32>,
-}
-
-/// One layer's cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CacheLayer {
-    /// Of the target.
-    Target(usize),
-    /// Of the drafter.
-    Draft(usize),
-}
-
-/// Bytes by purpose.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct MemoryUse {
-    /// Weights, in their stored type.
-    pub weights: usize,
-    /// Key-value caches.
-    pub cache: usize,
-    /// Activations and row sets.
-    pub buffers: usize,
 }

@@ -6,7 +6,7 @@ use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 
 use super::Outcome;
-use super::output;
+use super::output::ReportOutput;
 use super::validate::DoctorArgs;
 use crate::backend::cuda::ptx::{self, Choice, Ptx};
 use crate::backend::cuda::{Device, DeviceInfo, DriverState, LIBRARY, counters_permitted};
@@ -115,17 +115,11 @@ enum Counters {
 /// Runs the command.
 ///
 /// # Errors
-/// A closed standard output; nothing it finds is an error.
+/// A file that cannot be written, a closed standard output; nothing it finds is an error.
 pub fn run(args: &DoctorArgs) -> Result<Outcome> {
+    let output = ReportOutput::open(&args.report)?;
     let report = examine();
-    if let Some(path) = &args.output {
-        output::write_json(&report, path)?;
-    }
-    if args.json {
-        output::print_json(&report)?
-    } else {
-        output::print(&text(&report))?
-    }
+    output.write(&report, || text(&report))?;
     Ok(Outcome::Done)
 }
 

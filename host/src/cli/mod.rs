@@ -15,6 +15,7 @@ mod parity;
 mod plan;
 mod progress;
 mod prompt;
+mod tree;
 mod validate;
 
 use std::io::{self, ErrorKind, IsTerminal};
@@ -24,7 +25,7 @@ use clap::Parser;
 
 use crate::error::{Error, Result};
 use args::{Cli, Flags};
-use validate::{DoctorArgs, GenerateArgs, InspectArgs, KernelsArgs, LogitsArgs};
+use validate::{DoctorArgs, GenerateArgs, InspectArgs, KernelsArgs, LogitsArgs, TreeArgs};
 
 /// How a command ended that did not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +50,8 @@ impl From<Outcome> for ExitCode {
 pub enum Command {
     /// Generate text.
     Generate(Box<GenerateArgs>),
+    /// Draw a round's draft tree.
+    Tree(Box<TreeArgs>),
     /// Describe a model.
     Inspect(InspectArgs),
     /// Write logits and hidden states.
@@ -67,8 +70,9 @@ pub enum Command {
 pub fn parse() -> Result<Command> {
     Ok(match Cli::parse().command {
         Flags::Generate(flags) => Command::Generate(Box::new(flags.validate(io::stdin().is_terminal())?)),
+        Flags::Tree(flags) => Command::Tree(Box::new(flags.validate(io::stdin().is_terminal())?)),
         Flags::Inspect(flags) => Command::Inspect(flags.validate()),
-        Flags::Logits(flags) => Command::Logits(flags.validate()),
+        Flags::Logits(flags) => Command::Logits(flags.validate(io::stdout().is_terminal())?),
         Flags::Doctor(flags) => Command::Doctor(flags.validate()),
         Flags::Kernels(flags) => Command::Kernels(flags.validate()),
     })
@@ -81,6 +85,7 @@ pub fn parse() -> Result<Command> {
 pub fn run(command: Command) -> Result<Outcome> {
     match command {
         Command::Generate(args) => generate::run(&args),
+        Command::Tree(args) => tree::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Logits(args) => logits::run(&args),
         Command::Doctor(args) => doctor::run(&args),

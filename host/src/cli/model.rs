@@ -1,9 +1,12 @@
 //! What the commands share about models and machines: the files around the weights, and backends.
 
-use coppice_model::Source;
 use coppice_model::chat::ChatTemplate;
+use coppice_model::config::ModelConfig;
+use coppice_model::tokenizer::Tokenizer;
+use coppice_model::{Source, TargetModel};
 
 use super::args::Device;
+use super::messages;
 use super::validate::DeviceArgs;
 use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
@@ -19,6 +22,30 @@ const DEFERRED_DEPTH: usize = 2;
 /// Prompt tokens a forward pass takes: enough that reading the weights is no longer what it waits for, few enough that
 /// Ctrl-C is heard in time.
 pub const PREFILL_CHUNK: usize = 64;
+
+/// The model and its weights, with a warning of what its checkpoint holds and its configuration does not know.
+///
+/// # Errors
+/// Anything wrong with the files.
+pub fn target(source: &Source) -> Result<TargetModel> {
+    let model = TargetModel::load(source)?;
+    model.suspicions().iter().for_each(|suspicion| messages::warning(suspicion));
+    Ok(model)
+}
+
+/// The model's tokenizer, if it has one, with a warning if it has ids that the model does not know.
+///
+/// # Errors
+/// Its files cannot be read or used.
+pub fn tokenizer(source: &Source, config: &ModelConfig) -> Result<Option<Tokenizer>> {
+    let tokenizer = Tokenizer::load(source)?;
+    if let Some(tokenizer) = &tokenizer
+        && let Some(mismatch) = tokenizer.beyond(config.vocab_size)
+    {
+        messages::warning(&mismatch);
+    }
+    Ok(tokenizer)
+}
 
 /// The model's chat template, if it has one.
 ///

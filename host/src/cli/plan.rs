@@ -5,9 +5,10 @@ use coppice_model::Source;
 use coppice_model::config::{DraftConfig, ModelConfig};
 use coppice_model::tokenizer::Tokenizer;
 
-use super::validate::GenerateArgs;
-use super::{model, prompt};
-use crate::engine::{Request, SessionOptions};
+use super::validate::{Length, RequestArgs};
+use super::{messages, model, prompt};
+use crate::draft::ngram;
+use crate::engine::{Request, SessionOptions, Speculation};
 use crate::error::{Error, Result};
 
 /// A generation that has been found possible, as far as can be known without weights.
@@ -29,25 +30,33 @@ impl Plan {
     /// # Errors
     /// A file is absent or wrong, drafter and target do not fit, a flag is out of range, or the prompt does not fit the
     /// context.
-    pub fn new(args: &GenerateArgs) -> Result<Self> {
+    pub fn new(args: &RequestArgs) -> Result<Self> {
+        args.idle.iter().for_each(|reason| messages::warning(reason));
         let config = ModelConfig::load(&args.target)?;
         let drafter = args.draft.as_ref().map(|source| drafter(source, &config)).transpose()?;
         let sampling = args.sampling.over(&config.generation)?;
-        let tokenizer = Tokenizer::load(&args.target)?;
+        let tokenizer = model::tokenizer(&args.target, &config)?;
         if tokenizer.is_none() && !args.stops.is_empty() {
             let model = args.target.path().display();
             return Err(Error::Usage(format!("--stop needs text, but {model} has no tokenizer: leave it out")));
         }
         let prompt = prompt::ids(&args.prompt, &args.template, &args.target, tokenizer.as_ref())?;
         prompt::check(&prompt, config.vocab_size)?;
-        let context = context(prompt.len(), args.max_tokens, args.ctx, config.max_position_embeddings)?;
         let speculation = args.spec.resolve(drafter.as_ref());
+        let max_tokens = match args.length {
+            Length::Tokens(tokens) => tokens,
+            // The prompt's last token gives the first one, outside all rounds.
+            Length::Rounds(rounds) => {
+                rounds.saturating_mul(deepest(speculation, drafter.as_ref()) + 1).saturating_add(1)
+            }
+        };
+        let context = context(prompt.len(), max_tokens, args.ctx, config.max_position_embeddings)?;
         Ok(Self {
             tokenizer,
             stops: args.stops.clone(),
             request: Request {
                 prompt,
-                max_new_tokens: args.max_tokens,
+                max_new_tokens: max_tokens,
                 sampling,
                 speculation,
                 eos_ids: if args.ignore_eos { Vec::new() } else { config.eos_token_ids },
@@ -64,9 +73,19 @@ impl Plan {
 
     /// The deepest tree that a drafter can make; 0 where the mode uses none.
     pub fn depths(&self) -> usize {
-        let block = self.drafter.as_ref().map_or(0, |drafter| drafter.block_size.saturating_sub(1));
-        block.min(self.options.max_budget)
+        block_depths(self.drafter.as_ref()).min(self.options.max_budget)
     }
+}
+
+/// Tokens that a block of the drafter predicts.
+fn block_depths(drafter: Option<&DraftConfig>) -> usize {
+    drafter.map_or(0, |drafter| drafter.block_size.saturating_sub(1))
+}
+
+/// The deepest tree that a round can have.
+fn deepest(speculation: Speculation, drafter: Option<&DraftConfig>) -> usize {
+    let depths = if speculation.needs_drafter() { block_depths(drafter) } else { ngram::MAX_DEPTH };
+    depths.min(speculation.budget())
 }
 
 fn drafter(source: &Source, target: &ModelConfig) -> Result<DraftConfig> {

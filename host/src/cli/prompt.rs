@@ -8,7 +8,7 @@ use coppice_model::Source;
 use coppice_model::chat::{ChatRequest, Message};
 use coppice_model::tokenizer::Tokenizer;
 
-use super::validate::{PromptSource, Template};
+use super::validate::{Input, PromptSource, Template};
 use super::{messages, model};
 use crate::error::{Error, Result};
 
@@ -22,16 +22,18 @@ pub fn ids(
     source: &Source,
     tokenizer: Option<&Tokenizer>,
 ) -> Result<Vec<u32>> {
-    if let PromptSource::Tokens(path) = prompt {
-        return read_tokens(path);
-    }
+    let text = match prompt {
+        PromptSource::Tokens(input) => return read_tokens(input),
+        PromptSource::Text(text) => Ok(text.clone()),
+        PromptSource::Read(input) => read(input).and_then(|bytes| utf8(bytes, name(input))),
+    };
     let tokenizer = tokenizer.ok_or_else(|| {
         let model = source.path().display();
         Error::Request(format!(
             "{model} has no tokenizer (tokenizer.json or tiktoken.model): give the prompt as token ids with --tokens"
         ))
     })?;
-    let text = text(prompt)?;
+    let text = text?;
     match template {
         Template::Raw => {
             let encoded = tokenizer.encode_raw(&text)?;
@@ -57,23 +59,23 @@ fn message(role: &str, content: &str) -> Message {
     Message { role: role.to_owned(), content: content.to_owned() }
 }
 
-fn text(prompt: &PromptSource) -> Result<String> {
-    match prompt {
-        PromptSource::Text(text) => Ok(text.clone()),
-        PromptSource::Stdin => {
+fn read(input: &Input) -> Result<Vec<u8>> {
+    let bytes = match input {
+        Input::File(path) => fs::read(path),
+        Input::Stdin => {
             let mut bytes = Vec::new();
-            let path = Path::new("standard input");
-            io::stdin().read_to_end(&mut bytes).map_err(|source| unreadable(path, source))?;
-            utf8(bytes, path)
+            io::stdin().read_to_end(&mut bytes).map(|_| bytes)
         }
-        PromptSource::File(path) | PromptSource::Tokens(path) => {
-            utf8(fs::read(path).map_err(|source| unreadable(path, source))?, path)
-        }
-    }
+    };
+    bytes.map_err(|source| Error::File { action: "read", path: name(input).to_owned(), source })
 }
 
-fn unreadable(path: &Path, source: io::Error) -> Error {
-    Error::File { action: "read", path: path.to_owned(), source }
+/// What errors call an input.
+fn name(input: &Input) -> &Path {
+    match input {
+        Input::File(path) => path,
+        Input::Stdin => Path::new("standard input"),
+    }
 }
 
 fn utf8(bytes: Vec<u8>, path: &Path) -> Result<String> {
@@ -83,16 +85,18 @@ fn utf8(bytes: Vec<u8>, path: &Path) -> Result<String> {
     })
 }
 
-/// Reads a file that is one JSON array of token ids.
+/// Reads one JSON array of token ids, at least one.
 ///
 /// # Errors
-/// The file cannot be read, or is anything else.
-pub fn read_tokens(path: &Path) -> Result<Vec<u32>> {
-    let bytes = fs::read(path).map_err(|source| unreadable(path, source))?;
-    serde_json::from_slice(&bytes).map_err(|error| Error::Content {
-        path: path.to_owned(),
-        message: format!("expected one JSON array of token ids, found otherwise: {error}"),
-    })
+/// The input cannot be read, or is anything else.
+pub fn read_tokens(input: &Input) -> Result<Vec<u32>> {
+    let refused = |message| Error::Content { path: name(input).to_owned(), message };
+    let ids: Vec<u32> = serde_json::from_slice(&read(input)?)
+        .map_err(|error| refused(format!("expected one JSON array of token ids, found otherwise: {error}")))?;
+    if ids.is_empty() {
+        return Err(refused("holds no token ids, expected at least one".to_owned()));
+    }
+    Ok(ids)
 }
 
 /// Fails unless the model knows every token.
@@ -117,18 +121,22 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("coppice-prompt-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let path = folder.join("tokens.json");
+        let input = Input::File(path.clone());
         let cases =
             [("[1, -2]", "-2"), ("[1, 2", "EOF"), ("{}", "map"), ("[1.5]", "1.5"), ("[4294967296]", "4294967296")];
         let mut failed = Vec::new();
         for (content, expected) in cases {
             fs::write(&path, content).unwrap();
-            let message = read_tokens(&path).unwrap_err().to_string();
+            let message = read_tokens(&input).unwrap_err().to_string();
             if !(message.contains(expected) && message.contains("tokens.json: expected one JSON array of token ids")) {
                 failed.push(format!("{content}: {message}"));
             }
         }
         fs::write(&path, " [3, 1]\n").unwrap();
-        assert_eq!(read_tokens(&path).unwrap(), [3, 1]);
+        assert_eq!(read_tokens(&input).unwrap(), [3, 1]);
+        fs::write(&path, "[]").unwrap();
+        let message = read_tokens(&input).unwrap_err().to_string();
+        assert!(message.ends_with("tokens.json: holds no token ids, expected at least one"), "{message}");
         fs::remove_dir_all(&folder).unwrap();
         assert!(failed.is_empty(), "{failed:#?}");
     }

@@ -149,8 +149,8 @@ impl Dflash {
         }
     }
 
-    /// Predicts the tokens after the root: logits of slot k are those of the token k after it.
-    pub fn propose(&self, backend: &mut dyn Backend, sequence: Sequence, target: &Target) {
+    /// Predicts the tokens after the root: logits of slot k are those of the token k after it, for k up to `depths`.
+    pub fn propose(&self, backend: &mut dyn Backend, sequence: Sequence, target: &Target, depths: usize) {
         let rows = self.block_rows;
         let Buffers { residual, normed, branch, q, k, v, heads } = self.buffers;
         backend.submit(Op::BlockRows { sequence, rows, block: self.block, mask_token: self.mask_token });
@@ -178,7 +178,7 @@ impl Dflash {
         self.norm.add(backend, rows, residual, delta, None, normed);
         backend.submit(Op::Linear {
             rows,
-            select: Select::AfterFirst,
+            select: Select::AfterFirst(depths),
             x: normed,
             weight: target.lm_head(),
             out: self.logits,

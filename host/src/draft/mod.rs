@@ -2,5 +2,7 @@
 
 mod dflash;
 pub mod ngram;
+mod odds;
 
 pub use dflash::{Dflash, DflashOptions};
+pub use odds::Odds;

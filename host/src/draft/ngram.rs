@@ -33,6 +33,33 @@ pub fn propose(history: &[u32], max_ngram: usize, min_ngram: usize, budget: usiz
     tree
 }
 
+/// The latest of the longest matches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Match {
+    /// Tokens that are equal before the continuation.
+    pub length: usize,
+    /// What followed, at most [`MAX_DEPTH`] tokens and at least one.
+    pub tokens: Vec<u32>,
+}
+
+/// The continuation that [`propose`] puts first, with the length of its match, of at most `max_ngram` tokens; none
+/// without a match.
+pub fn longest_match(history: &[u32], max_ngram: usize) -> Option<Match> {
+    let mut best = (0, 0);
+    for start in (1..history.len()).rev() {
+        let length = common_suffix(&history[..start], history, max_ngram);
+        if length > best.0 {
+            best = (length, start);
+        }
+        if length == max_ngram {
+            break;
+        }
+    }
+    let (length, start) = best;
+    let tokens = || history[start..].iter().copied().take(MAX_DEPTH).collect();
+    (length > 0).then(|| Match { length, tokens: tokens() })
+}
+
 /// Where the text goes on after each earlier occurrence of the last tokens: longer matches first, then more recent
 /// ones, at most [`MAX_OCCURRENCES`].
 fn continuations(history: &[u32], max_ngram: usize, min_ngram: usize) -> impl Iterator<Item = usize> {
@@ -131,6 +158,21 @@ mod tests {
                 let branch: Vec<_> = path[1..].iter().map(|&row| tree.tokens[row]).collect();
                 let text = [suffix, &branch].concat();
                 prop_assert!(history.windows(text.len()).any(|window| window == text), "{:?}", branch);
+            }
+        }
+
+        #[test]
+        fn the_longest_match_is_the_first_that_is_proposed(
+            history in prop::collection::vec(0u32..3, 1..60), max in 1usize..6,
+        ) {
+            match longest_match(&history, max) {
+                None => prop_assert_eq!(propose(&history, max, 1, 9).nodes(), 0),
+                Some(Match { length, tokens }) => {
+                    let tree = propose(&history, max, 1, tokens.len());
+                    prop_assert_eq!(&tree.tokens[1..], tokens.as_slice());
+                    let text = [&history[history.len() - length..], &tokens].concat();
+                    prop_assert!(history.windows(text.len()).any(|window| window == text));
+                }
             }
         }
 

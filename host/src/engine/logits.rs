@@ -5,7 +5,7 @@ use std::sync::Arc;
 use coppice_model::TargetModel;
 
 use crate::backend::{Accept, Backend, Op, RequestSpec, SequenceSpec, Tap};
-use crate::error::{Error, Result};
+use crate::error::{Error, NOT_A_NUMBER, Result};
 use crate::layers::{Emit, Forward, Target};
 use crate::sampling::Sampling;
 
@@ -22,7 +22,7 @@ pub struct LogitsOutput {
 /// forward (which does not change the values).
 ///
 /// # Errors
-/// No ids, ids outside the vocabulary, layers the target lacks, or a device failure.
+/// No ids, ids outside the vocabulary, layers the target lacks, values that are no finite numbers, or a device failure.
 pub fn logits(
     backend: &mut dyn Backend,
     model: &TargetModel,
@@ -70,10 +70,23 @@ pub fn logits(
         backend.submit(Op::Walk { sequence, rows, accept: Accept::Prompt { logits: None } });
         backend.submit(Op::Commit { sequence, rows, features: None, accepted });
         backend.poll(sequence)?;
-        output.logits.extend(backend.read_tensor(chunk_logits, part.len())?);
-        for ((_, values), (_, tap)) in output.hidden.iter_mut().zip(&taps) {
-            values.extend(backend.read_tensor(tap.out, part.len())?);
+        let done = output.logits.len() / vocab;
+        for ((layer, values), (_, tap)) in output.hidden.iter_mut().zip(&taps) {
+            let chunk = backend.read_tensor(tap.out, part.len())?;
+            check_finite(backend, &format!("output of layer {layer}"), done, &chunk, width)?;
+            values.extend(chunk);
         }
+        let chunk = backend.read_tensor(chunk_logits, part.len())?;
+        check_finite(backend, "logits", done, &chunk, vocab)?;
+        output.logits.extend(chunk);
     }
     Ok(output)
+}
+
+/// Fails unless all `values` `[tokens, width]`, those of tokens from `first` on, are finite.
+fn check_finite(backend: &dyn Backend, what: &str, first: usize, values: &[f32], width: usize) -> Result<()> {
+    let Some(at) = values.iter().position(|value| !value.is_finite()) else { return Ok(()) };
+    let (token, index, value) = (first + at / width, at % width, values[at]);
+    let message = format!("{what}: token {token} has {value} at index {index}, expected a number; {NOT_A_NUMBER}");
+    Err(Error::Backend { backend: backend.name(), message })
 }

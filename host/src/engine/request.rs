@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::pilot::MOST_NODES;
 use crate::sampling::Sampling;
 
 /// How a round's tree is drafted.
@@ -24,6 +25,19 @@ pub enum Speculation {
         /// Nodes besides the root.
         budget: usize,
     },
+    /// As promises the most tokens a second, decided round by round from what rounds have cost and brought.
+    Auto(Drafts),
+}
+
+/// What may be drafted from where the rest is decided round by round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Drafts {
+    /// The drafter, if there is one and it pays; else earlier occurrences of the latest tokens, where they pay.
+    Any,
+    /// Earlier occurrences of the latest tokens.
+    Ngram,
+    /// The drafter.
+    Ddtree,
 }
 
 impl Speculation {
@@ -31,9 +45,10 @@ impl Speculation {
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "none",
-            Self::Ngram { .. } => "ngram",
+            Self::Ngram { .. } | Self::Auto(Drafts::Ngram) => "ngram",
             Self::Dflash { .. } => "dflash",
-            Self::Ddtree { .. } => "ddtree",
+            Self::Ddtree { .. } | Self::Auto(Drafts::Ddtree) => "ddtree",
+            Self::Auto(Drafts::Any) => "auto",
         }
     }
 
@@ -42,12 +57,18 @@ impl Speculation {
         match self {
             Self::None => 0,
             Self::Ngram { budget } | Self::Dflash { budget } | Self::Ddtree { budget } => budget,
+            Self::Auto(_) => MOST_NODES,
         }
+    }
+
+    /// Whether the budget is decided round by round.
+    pub fn is_auto(self) -> bool {
+        matches!(self, Self::Auto(_))
     }
 
     /// Whether a DFlash drafter is needed.
     pub fn needs_drafter(self) -> bool {
-        matches!(self, Self::Dflash { .. } | Self::Ddtree { .. })
+        matches!(self, Self::Dflash { .. } | Self::Ddtree { .. } | Self::Auto(Drafts::Ddtree))
     }
 }
 
@@ -113,6 +134,11 @@ pub trait Observer {
         Verdict::Continue
     }
 
+    /// A decode round has been committed; its tokens follow, if it has any.
+    fn round(&mut self, record: &RoundRecord) {
+        let _ = record;
+    }
+
     /// The last `new` of the `generated` tokens (no end-of-text token among them) have just been committed.
     fn tokens(&mut self, generated: &[u32], new: usize) -> Verdict {
         let _ = (generated, new);
@@ -130,6 +156,8 @@ pub struct RoundRecord {
     pub accepted: usize,
     /// Nodes verified besides the root.
     pub nodes: usize,
+    /// The tree came from the drafter.
+    pub drafted: bool,
     /// From the start of the request.
     pub at: Duration,
 }

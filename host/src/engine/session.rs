@@ -4,8 +4,10 @@ use std::time::{Duration, Instant};
 
 use coppice_model::{DraftModel, TargetModel};
 
+use super::pilot::{Memory, Pilot};
 use super::request::{Finish, Generation, Observer, Request, RoundRecord, Verdict};
 use super::step::Step;
+use super::worth::Drafting;
 use crate::backend::{Backend, CacheLayer, MemoryUse, Op, Proposal, RequestSpec, Round, Sequence, SequenceSpec};
 use crate::draft::{Dflash, DflashOptions};
 use crate::error::{Error, Result};
@@ -24,13 +26,27 @@ pub struct SessionOptions {
     pub dflash: DflashOptions,
 }
 
+impl SessionOptions {
+    /// Most rows of one forward.
+    pub(crate) fn max_rows(&self) -> usize {
+        self.prefill_chunk.max(self.max_budget + 1).max(1)
+    }
+}
+
 /// A loaded model on a backend.
 pub struct Session {
     backend: Box<dyn Backend>,
     step: Step,
     options: SessionOptions,
     vocab: usize,
+    /// What the drafter costs, if there is one.
+    drafting: Option<Drafting>,
+    /// What rounds have cost and brought so far.
+    memory: Memory,
 }
+
+/// Submits the next round, given the tokens generated so far.
+type SubmitRound<'a> = dyn FnMut(&Step, &mut dyn Backend, &mut Pilot, &[u32]) + 'a;
 
 impl Session {
     /// Uploads the weights. `loaded(n, total)` reports layers.
@@ -44,13 +60,14 @@ impl Session {
         options: SessionOptions,
         mut loaded: impl FnMut(usize, usize),
     ) -> Result<Self> {
-        let max_rows = options.prefill_chunk.max(options.max_budget + 1).max(1);
+        let max_rows = options.max_rows();
         let device = backend.as_mut();
         let total = target.config.num_hidden_layers;
         let vocab = target.config.vocab_size;
         if let Some(draft) = drafter {
             draft.config.check_against(&target.config)?;
         }
+        let drafting = drafter.map(|drafter| Drafting::new(target, drafter));
         let target = Target::load(device, &target.config, &target.weights, max_rows, |n| loaded(n, total))?;
         let drafter = drafter
             .map(|draft| Dflash::load(device, &draft.config, &draft.weights, options.dflash, max_rows))
@@ -69,7 +86,7 @@ impl Session {
             accepted: device.rows(max_rows)?,
             logits: device.tensor(options.max_budget + 1, vocab)?,
         };
-        Ok(Self { backend, step, options, vocab })
+        Ok(Self { backend, step, options, vocab, drafting, memory: Memory::default() })
     }
 
     /// The backend's name.
@@ -97,8 +114,7 @@ impl Session {
     /// loaded for a mode that needs one; or the device failed.
     pub fn generate(&mut self, request: &Request, observer: &mut dyn Observer) -> Result<Generation> {
         self.check(request)?;
-        let speculation = request.speculation;
-        self.run(request, observer, |step, backend, _| step.round(backend, speculation))
+        self.run(request, observer, &mut |step, backend, pilot, _| step.round(backend, pilot.plan()))
     }
 
     /// As [`Session::generate`], over trees that `propose` makes from the tokens generated so far (tests and tools).
@@ -112,14 +128,17 @@ impl Session {
         mut propose: impl FnMut(&[u32]) -> Proposal,
     ) -> Result<Generation> {
         self.check(request)?;
-        self.run(request, observer, |step, backend, generated| step.tree(backend, propose(generated)))
+        self.run(request, observer, &mut |step, backend, pilot, generated| {
+            let follow = pilot.plan().follow;
+            step.tree(backend, propose(generated), follow);
+        })
     }
 
-    fn run(
+    pub(super) fn run(
         &mut self,
         request: &Request,
         observer: &mut dyn Observer,
-        mut submit_round: impl FnMut(&Step, &mut dyn Backend, &[u32]),
+        submit_round: &mut SubmitRound<'_>,
     ) -> Result<Generation> {
         let start = Instant::now();
         let limit = request.max_new_tokens.min(self.options.context - request.prompt.len());
@@ -132,6 +151,7 @@ impl Session {
                 stop_ids: request.eos_ids.clone().into(),
             },
         });
+        let mut pilot = Pilot::new(&mut self.memory, request.speculation, self.drafting);
         let mut progress = Progress { request, limit, start, generation: Generation::empty() };
         let mut ended = (limit == 0).then_some(Finish::Length);
 
@@ -139,10 +159,10 @@ impl Session {
         let mut filled = 0;
         while let (None, Some(chunk)) = (ended, chunks.next()) {
             let emit = if chunks.peek().is_none() { Emit::Last } else { Emit::None };
-            self.step.prompt(backend, chunk, emit);
+            self.step.prompt(backend, chunk, emit, pilot.follows());
             for round in poll(backend, self.step.sequence)? {
                 filled += round.prompt_tokens;
-                ended = progress.take(&round, observer);
+                ended = progress.take(&round, false, observer);
             }
             if ended.is_none() && observer.prefill(filled, request.prompt.len()) != Verdict::Continue {
                 ended = Some(Finish::Interrupted);
@@ -151,14 +171,19 @@ impl Session {
 
         let mut outstanding = 0;
         while ended.is_none() {
+            // A round's time is from its submission, or from the end of the one before if that came later.
+            let begun = Instant::now();
             while outstanding < backend.queue_depth() {
-                submit_round(&self.step, backend, &progress.generation.tokens);
+                submit_round(&self.step, backend, &mut pilot, &progress.generation.tokens);
                 outstanding += 1;
             }
-            for round in poll(backend, self.step.sequence)? {
+            let rounds = poll(backend, self.step.sequence)?;
+            let seconds = begun.elapsed().as_secs_f64() / rounds.len() as f64;
+            for round in rounds {
                 outstanding -= 1;
+                let drafted = pilot.ended(&round, seconds);
                 if ended.is_none() {
-                    ended = progress.take(&round, observer);
+                    ended = progress.take(&round, drafted, observer);
                 }
             }
         }
@@ -169,7 +194,7 @@ impl Session {
         Ok(progress.finish(ended.unwrap_or(Finish::Length)))
     }
 
-    fn check(&self, request: &Request) -> Result<()> {
+    pub(super) fn check(&self, request: &Request) -> Result<()> {
         let (prompt, context) = (request.prompt.len(), self.options.context);
         if prompt == 0 {
             return Err(Error::Request("the prompt has no tokens".into()));
@@ -214,8 +239,8 @@ struct Progress<'a> {
 }
 
 impl Progress<'_> {
-    /// Takes a round's tokens; the reason if the generation ends with it.
-    fn take(&mut self, round: &Round, observer: &mut dyn Observer) -> Option<Finish> {
+    /// Takes the tokens of a round, `drafted` by the drafter or not; the reason if the generation ends with it.
+    fn take(&mut self, round: &Round, drafted: bool, observer: &mut dyn Observer) -> Option<Finish> {
         let generation = &mut self.generation;
         if round.idle {
             return Some(Finish::Length);
@@ -223,7 +248,9 @@ impl Progress<'_> {
         let (at, accepted) = (self.start.elapsed(), round.tokens.len());
         generation.total = at;
         if round.prompt_tokens == 0 {
-            generation.rounds.push(RoundRecord { accepted, nodes: round.nodes, at });
+            let record = RoundRecord { accepted, nodes: round.nodes, drafted, at };
+            observer.round(&record);
+            generation.rounds.push(record);
         } else if accepted > 0 {
             generation.first_token = at;
         }

@@ -38,6 +38,10 @@ impl Timings {
 pub struct Acceptance {
     /// Tokens committed by each round, the bonus token included.
     pub lengths: Vec<usize>,
+    /// Tokens committed by each round whose tree came from the drafter.
+    pub drafted: Vec<usize>,
+    /// Nodes verified in all rounds, roots left out.
+    pub nodes: usize,
     /// Mean of `lengths`; `None` without rounds.
     pub tau: Option<f64>,
     /// Share of all rounds that accepted a node at depth d + 1.
@@ -61,13 +65,16 @@ impl Acceptance {
             })
             .collect();
         let tau = (rounds > 0).then(|| generation.acceptance_length());
-        Self { lengths, tau, uncond, cond }
+        let drafted = generation.rounds.iter().filter(|round| round.drafted).map(|round| round.accepted).collect();
+        let nodes = generation.rounds.iter().map(|round| round.nodes).sum();
+        Self { lengths, drafted, nodes, tau, uncond, cond }
     }
 
-    /// Whether drafting is so far from the target that something must be wrong: `tau` below [`LOW_TAU`] over at least
-    /// [`LOW_TAU_ROUNDS`] rounds.
+    /// Whether the drafter is so far from the target that something must be wrong: fewer than [`LOW_TAU`] tokens a round
+    /// over at least [`LOW_TAU_ROUNDS`] of its rounds.
     pub fn is_suspicious(&self) -> bool {
-        self.lengths.len() >= LOW_TAU_ROUNDS && self.tau.is_some_and(|tau| tau < LOW_TAU)
+        let rounds = self.drafted.len();
+        rounds >= LOW_TAU_ROUNDS && self.drafted.iter().sum::<usize>() as f64 / (rounds as f64) < LOW_TAU
     }
 }
 
@@ -86,6 +93,7 @@ mod tests {
         let round = |(i, accepted): (usize, &usize)| RoundRecord {
             accepted: *accepted,
             nodes: 7,
+            drafted: true,
             at: Duration::from_millis(100 + 50 * (i as u64 + 1)),
         };
         let rounds: Vec<_> = accepted.iter().enumerate().map(round).collect();
@@ -116,7 +124,10 @@ mod tests {
     #[test]
     fn no_rounds_give_no_rates() {
         let acceptance = Acceptance::new(&generation(&[], 1), 7);
-        assert_eq!(acceptance, Acceptance { lengths: vec![], tau: None, uncond: vec![], cond: vec![] });
+        assert_eq!(
+            acceptance,
+            Acceptance { lengths: vec![], drafted: vec![], nodes: 0, tau: None, uncond: vec![], cond: vec![] }
+        );
     }
 
     #[test]

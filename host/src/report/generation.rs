@@ -52,12 +52,18 @@ pub struct TimingsReport {
 /// What was drafted and what of it was accepted.
 #[derive(Debug, Clone, Serialize)]
 pub struct SpeculationReport {
-    /// `none`, `ngram`, `dflash` or `ddtree`.
+    /// `none`, `ngram`, `dflash`, `ddtree` or `auto`.
     pub mode: &'static str,
     /// Most nodes a round, besides the root.
     pub budget: usize,
+    /// The nodes of a round were decided by what rounds cost and brought.
+    pub auto_budget: bool,
     /// Decode rounds.
     pub rounds: usize,
+    /// Those whose tree came from the drafter.
+    pub drafted_rounds: usize,
+    /// Nodes verified in all rounds, roots left out.
+    pub nodes: usize,
     /// Tokens committed by each round, the bonus token included.
     pub accept_lengths: Vec<usize>,
     /// Their mean; null without rounds.
@@ -71,14 +77,26 @@ pub struct SpeculationReport {
 /// Bytes held by the device.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct MemoryReport {
-    weights_bytes: usize,
-    cache_bytes: usize,
-    buffers_bytes: usize,
+    /// Weights, in their stored type.
+    pub weights_bytes: usize,
+    /// Key-value caches.
+    pub cache_bytes: usize,
+    /// Activations and row sets.
+    pub buffers_bytes: usize,
 }
 
 impl From<MemoryUse> for MemoryReport {
     fn from(memory: MemoryUse) -> Self {
         Self { weights_bytes: memory.weights, cache_bytes: memory.cache, buffers_bytes: memory.buffers }
+    }
+}
+
+/// For people.
+impl fmt::Display for MemoryReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [weights, cache, buffers] =
+            [self.weights_bytes, self.cache_bytes, self.buffers_bytes].map(|bytes| Bytes(bytes as u64));
+        write!(f, "{weights} weights, {cache} cache, {buffers} buffers")
     }
 }
 
@@ -101,7 +119,10 @@ impl SpeculationReport {
         Self {
             mode: speculation.name(),
             budget: speculation.budget(),
+            auto_budget: speculation.is_auto(),
             rounds: acceptance.lengths.len(),
+            drafted_rounds: acceptance.drafted.len(),
+            nodes: acceptance.nodes,
             accept_lengths: acceptance.lengths,
             tau: acceptance.tau,
             accept_rate_uncond: acceptance.uncond,
@@ -151,17 +172,14 @@ impl fmt::Display for GenerationReport {
         let drafter = env.draft.as_ref().map(|draft| format!(" by {}", draft.path)).unwrap_or_default();
         match spec.mode {
             "none" => writeln!(f, "draft    none")?,
-            mode => writeln!(f, "draft    {mode}{drafter}, at most {} tokens a round", spec.budget)?,
+            mode => {
+                let decided = if spec.auto_budget { ", as many as pay" } else { "" };
+                writeln!(f, "draft    {mode}{drafter}, at most {} tokens a round{decided}", spec.budget)?;
+            }
         }
         let cpu = &env.cpu;
         writeln!(f, "device   {}: {}, {} threads, {}", env.device, cpu.model, cpu.threads, cpu.simd)?;
-        writeln!(
-            f,
-            "memory   {} weights, {} cache, {} buffers",
-            Bytes(memory.weights_bytes as u64),
-            Bytes(memory.cache_bytes as u64),
-            Bytes(memory.buffers_bytes as u64)
-        )?;
+        writeln!(f, "memory   {memory}")?;
         writeln!(f, "load     {:.0} ms", timings.load_ms)?;
         write!(f, "prompt   {} tokens", self.prompt_token_ids.len())?;
         if let (Some(ttft), Some(rate)) = (timings.ttft_ms, timings.prefill_tok_s) {

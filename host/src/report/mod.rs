@@ -5,16 +5,21 @@ mod environment;
 mod generation;
 mod model;
 mod size;
+mod tree;
 
 pub use environment::{Build, CpuEnvironment, Environment, ModelIdentity, PtxIdentity};
 pub use generation::{GenerationReport, MemoryReport, SpeculationReport, TimingsReport};
-pub use model::{ModelReport, Parameters, Role, TensorGroup};
+pub use model::{MemoryAtContext, ModelReport, Parameters, Role, TensorGroup, Unbound};
 pub(crate) use size::Bytes;
+pub(crate) use tree::Glyphs;
+pub use tree::{BonusReport, NodeReport, TreeReport};
 
 /// Names of the JSON objects, and their versions: a new one for every change that could break a reader.
 pub mod schema {
     /// Of `generate --json`.
     pub const GENERATE: &str = "coppice.generate.v1";
+    /// Of `tree --json`.
+    pub const TREE: &str = "coppice.tree.v1";
     /// Of `doctor --json`.
     pub const DOCTOR: &str = "coppice.doctor.v1";
     /// Of `kernels list --json`.
@@ -23,6 +28,8 @@ pub mod schema {
     pub const KERNELS_CHECK: &str = "coppice.kernels-check.v1";
     /// Of `kernels bench --json`.
     pub const KERNELS_BENCH: &str = "coppice.kernels-bench.v1";
+    /// Of `kernels attention --json`.
+    pub const KERNELS_ATTENTION: &str = "coppice.kernels-attention.v1";
     /// Of `inspect --json`.
     pub const INSPECT: &str = "coppice.inspect.v1";
 }

@@ -1,6 +1,6 @@
 //! Tokens in descending order of logit, found lazily. No probabilities.
 
-use super::softmax::LANES;
+use super::softmax::{self, LANES};
 
 /// How much larger each batch is than the one before.
 const GROWTH: usize = 4;
@@ -61,29 +61,30 @@ fn greatest_below(logits: &[f32], below: u64, count: usize) -> Vec<u64> {
     if count == 0 {
         return Vec::new();
     }
-    let mut keys = Vec::with_capacity(2 * count);
-    let mut floor = 0;
-    let mut floor_logit = f32::NEG_INFINITY;
-    for (chunk, first_id) in logits.chunks(LANES).zip((0..).step_by(LANES)) {
-        // Without an early exit this is a vector comparison; most chunks end here.
-        if chunk.iter().fold(true, |all, &logit| all & (logit < floor_logit)) {
-            continue;
-        }
-        for (&logit, id) in chunk.iter().zip(first_id..) {
-            let key = key_of(logit, id);
-            if floor < key && key < below {
-                keys.push(key);
-                if keys.len() == 2 * count {
-                    keep_greatest(&mut keys, count);
-                    floor = keys[count - 1];
-                    floor_logit = logit_of(floor);
-                }
-            }
-        }
-    }
+    let chunks = || logits.chunks(LANES).zip((0..).step_by(LANES));
+    // The greatest of each chunk, as the least key of that logit. `count` chunks hold a key at or above the `count`-th of
+    // them, so no key below it is among the greatest, and most chunks hold none other.
+    let top = |(chunk, first_id): (&[f32], u32)| match below {
+        u64::MAX => key_of(softmax::max(chunk), u32::MAX),
+        _ => keys_below(chunk, first_id, below).max().unwrap_or(0) >> 32 << 32,
+    };
+    let tops: Vec<u64> = chunks().map(top).collect();
+    let mut greatest_tops = tops.clone();
+    keep_greatest(&mut greatest_tops, count);
+    let floor = greatest_tops.iter().copied().min().filter(|_| greatest_tops.len() == count).unwrap_or(0);
+    let candidates = chunks().zip(&tops).filter(|(_, top)| **top >= floor);
+    let mut keys: Vec<u64> = candidates
+        .flat_map(|((chunk, first_id), _)| keys_below(chunk, first_id, below))
+        .filter(|key| *key >= floor)
+        .collect();
     keep_greatest(&mut keys, count);
     keys.sort_unstable_by(|a, b| b.cmp(a));
     keys
+}
+
+/// Keys of logits whose first has id `first_id`, those under `below`.
+fn keys_below(logits: &[f32], first_id: u32, below: u64) -> impl Iterator<Item = u64> + '_ {
+    logits.iter().zip(first_id..).map(|(&logit, id)| key_of(logit, id)).filter(move |key| *key < below)
 }
 
 /// Shortens `keys` to the `count` greatest, the least of them last.

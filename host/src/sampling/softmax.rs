@@ -1,5 +1,7 @@
 //! Softmax in f64 over f32 logits, one token at a time. No ordering, no filters.
 
+use crate::simd::{Isa, sum_of_exponentials};
+
 /// Elements a vector loop takes at once: enough independent lanes for any SIMD width.
 pub(super) const LANES: usize = 16;
 
@@ -28,9 +30,9 @@ pub(super) fn weight(logit: f32, max: f32, temperature: f64) -> f64 {
     }
 }
 
-/// The sum of [`weight`] over all logits, in the order of their ids.
+/// The sum of [`weight`] over all logits, but for the last places of its terms.
 pub(super) fn total(logits: &[f32], max: f32, temperature: f64) -> f64 {
-    logits.iter().map(|&logit| weight(logit, max, temperature)).sum()
+    sum_of_exponentials(Isa::detect(), logits, max, 1.0 / temperature)
 }
 
 /// Log-probabilities at temperature 1: (logit - max) - ln(total).

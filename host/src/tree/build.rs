@@ -93,8 +93,13 @@ impl Eq for Prefix {}
 /// The best tree of `budget` nodes (DDTree): the first of [`BestFirst`], in that order; of fewer nodes if there are
 /// no more. Exact if each depth has `budget` candidates or the whole vocabulary.
 pub fn best_first(root: u32, candidates: &Candidates, budget: usize) -> Tree {
+    from_nodes(root, BestFirst::new(candidates).take(budget))
+}
+
+/// The tree of nodes in their order.
+pub fn from_nodes(root: u32, nodes: impl IntoIterator<Item = Node>) -> Tree {
     let mut tree = Tree::root(root);
-    for node in BestFirst::new(candidates).take(budget) {
+    for node in nodes {
         tree.push(node.token, node.parent);
     }
     tree

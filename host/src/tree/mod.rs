@@ -1,11 +1,13 @@
 //! Draft trees: how they are built, masked and walked. No model, no device.
 
+pub mod budget;
 pub mod build;
 pub mod candidates;
 pub mod mask;
 pub mod walk;
 
-pub use build::{BestFirst, Node, best_first, chain};
+pub use budget::best_budget;
+pub use build::{BestFirst, Node, best_first, chain, from_nodes};
 pub use candidates::{Candidates, top_k};
 pub use mask::{Mask, ancestors, path_to};
 pub use walk::{Walk, walk};

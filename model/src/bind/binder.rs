@@ -13,8 +13,6 @@ use crate::weight::{Slice, Storage, Weight};
 
 /// Columns in a word of packed int4.
 const COLUMNS_PER_WORD: usize = 8;
-/// Missing tensors that an error lists by name.
-const LISTED: usize = 5;
 
 /// An expected size of an axis and the configuration keys it comes from.
 #[derive(Clone, Copy)]
@@ -93,23 +91,16 @@ impl<'a> Binder<'a> {
     /// `weights` with the names of tensors that were not asked for.
     ///
     /// # Errors
-    /// Tensors are missing; the message has the first few and their number.
+    /// Tensors are missing.
     pub fn finish<W>(self, weights: W) -> Result<Binding<W>> {
-        let error = |message| Err(Error::Checkpoint { path: self.checkpoint.path().to_owned(), message });
-        match self.missing.as_slice() {
-            [] => {}
-            [one] => return error(format!("cannot find tensor {one}")),
-            several => {
-                let count = several.len();
-                let rest = if count > LISTED { format!(" and {} more", count - LISTED) } else { String::new() };
-                let first = several[..count.min(LISTED)].join(", ");
-                return error(format!(
-                    "cannot find {count} tensors: {first}{rest}; does config.json belong to this checkpoint?"
-                ));
+        let unused = self.checkpoint.names().filter(|name| !self.used.contains(name)).map(str::to_owned).collect();
+        match self.missing.is_empty() {
+            true => Ok(Binding { weights, unused }),
+            false => {
+                let path = self.checkpoint.path().to_owned();
+                Err(Error::MissingTensors { path, missing: self.missing, unused })
             }
         }
-        let unused = self.checkpoint.names().filter(|name| !self.used.contains(name)).map(str::to_owned).collect();
-        Ok(Binding { weights, unused })
     }
 
     /// The tensor of that full name, which counts as used from here on.

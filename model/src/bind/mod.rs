@@ -4,8 +4,11 @@
 mod binder;
 mod draft;
 mod target;
+mod unused;
 
 use crate::weight::Weight;
+
+pub use unused::{LayerTensors, UnusedTensors};
 
 /// Weights found in a checkpoint.
 #[derive(Debug, Clone)]

@@ -15,6 +15,16 @@ pub(super) fn parse(config: &Section, interleave: bool, max_position_embeddings:
     let stating = |key: &str| spellings.iter().find(|section| section.has(key)).copied().unwrap_or(config);
 
     let theta = stating("rope_theta").number("rope_theta", |theta| theta > 1.0, "a number above 1")?;
+    for section in spellings.iter().copied().chain([config]) {
+        let other = section.optional_number("rope_theta", |theta| theta > 1.0, "a number above 1")?;
+        if let Some(other) = other.filter(|other| *other != theta) {
+            return Err(config.error(format!(
+                "{} is {theta} and {} is {other}, expected the same in both, or one of them",
+                stating("rope_theta").key("rope_theta"),
+                section.key("rope_theta")
+            )));
+        }
+    }
     stating("partial_rotary_factor").require("partial_rotary_factor", &[json!(1), json!(1.0)])?;
     let yarns = spellings.iter().map(|section| yarn(section, max_position_embeddings)).collect::<Result<Vec<_>>>()?;
     if yarns.windows(2).any(|pair| pair[0] != pair[1]) {

@@ -38,6 +38,11 @@ impl<'a> Section<'a> {
         self.get(key).is_some()
     }
 
+    /// The key as it is written from the file's outermost object on.
+    pub fn key(&self, key: &str) -> String {
+        format!("{}{key}", self.prefix)
+    }
+
     /// An error about this file.
     pub fn error(&self, message: impl Into<String>) -> Error {
         Error::Config { path: self.path.to_owned(), message: message.into() }
@@ -49,7 +54,7 @@ impl<'a> Section<'a> {
             Some(value) => format!("is {}", shortened(value)),
             None => "is missing".to_owned(),
         };
-        self.error(format!("{}{key} {found}, expected {expected}", self.prefix))
+        self.error(format!("{} {found}, expected {expected}", self.key(key)))
     }
 
     /// The object at `key`.

@@ -149,6 +149,20 @@ impl Tokenizer {
         self.tokens.len()
     }
 
+    /// What is wrong with this tokenizer for a model of `vocab_size` tokens, as a message, if it has ids beyond them.
+    pub fn beyond(&self, vocab_size: usize) -> Option<String> {
+        let ids = self.vocab_size();
+        (ids > vocab_size).then(|| {
+            format!(
+                "tokenizer {} has ids up to {}, the model's vocabulary ends at {} (vocab_size {vocab_size}): does the \
+                 tokenizer belong to this model?",
+                self.path.display(),
+                ids - 1,
+                vocab_size.saturating_sub(1)
+            )
+        })
+    }
+
     /// The exact bytes of a token; an id without one reads `<|reserved_token_N|>`.
     pub fn token_bytes(&self, id: u32) -> Cow<'_, [u8]> {
         self.tokens.bytes(id)

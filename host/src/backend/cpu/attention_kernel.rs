@@ -8,10 +8,12 @@
 //! is compiled without the instruction set.
 
 #![allow(unsafe_code)]
+// Iterators that hold vectors are left as calls, too.
+#![allow(clippy::needless_range_loop)]
 
 use super::attention::{Batch, KeyPart, Keys, whole_tiles};
 use super::cache::TILE;
-use super::simd::{LANES, Simd, kernel};
+use crate::simd::{LANES, Simd, exp, kernel};
 
 /// Vectors that hold one number for each key of a tile.
 const VECTORS: usize = TILE / LANES;
@@ -40,6 +42,9 @@ fn run_body<S: Simd>(s: S, keys: &Keys, batch: &Batch, queries: &mut Queries) {
     if S::WIDE { run_by::<S, 4>(s, keys, batch, queries) } else { run_by::<S, 2>(s, keys, batch, queries) }
 }
 
+/// Tiles that are scored together where there are too few queries to keep the multipliers busy.
+const GROUP: usize = 4;
+
 /// `R` queries at a time.
 #[inline(always)]
 fn run_by<S: Simd, const R: usize>(s: S, keys: &Keys, batch: &Batch, queries: &mut Queries) {
@@ -49,19 +54,28 @@ fn run_by<S: Simd, const R: usize>(s: S, keys: &Keys, batch: &Batch, queries: &m
     let Queries { head, first, q, ref mut out } = *queries;
     let softmax = vec![Softmax { max: f32::NEG_INFINITY, sums: [0.0; TILE] }; count];
     let mut cut = Cut { s, batch, head, first, q, out, width, stride, softmax };
-    let mut transposed = Vec::new();
+    let mut transposed: [Vec<f32>; GROUP] = Default::default();
     let whole = count / R * R;
 
     // Tiles that hold context only: every query that sees them sees them alike.
     let base = whole_tiles(batch.context);
     let first = (0..count).map(|query| batch.first(cut.row(query))).min().unwrap_or(base);
-    for index in first / TILE..base / TILE {
-        let tile = KeyTile::new(keys, head, index, &mut transposed);
+    let tiles = first / TILE..base / TILE;
+    for index in tiles.clone().step_by(GROUP) {
+        let group = group(keys, head, index..tiles.end.min(index + GROUP), &mut transposed);
         for query in (0..whole).step_by(R) {
-            cut.attend::<R>(query, &tile);
+            for tile in group.iter().flatten() {
+                cut.attend::<R, 1>(query, [tile]);
+            }
         }
         for query in whole..count {
-            cut.attend::<1>(query, &tile);
+            if let [Some(a), Some(b), Some(c), Some(d)] = &group {
+                cut.attend::<1, GROUP>(query, [a, b, c, d]);
+            } else {
+                for tile in group.iter().flatten() {
+                    cut.attend::<1, 1>(query, [tile]);
+                }
+            }
         }
     }
 
@@ -70,15 +84,15 @@ fn run_by<S: Simd, const R: usize>(s: S, keys: &Keys, batch: &Batch, queries: &m
     let tiles = (end - base).div_ceil(TILE);
     let mut scores = vec![[0.0; TILE]; count * tiles];
     for index in 0..tiles {
-        let tile = KeyTile::new(keys, head, base / TILE + index, &mut transposed);
+        let tile = KeyTile::new(keys, head, base / TILE + index, &mut transposed[0]);
         for query in (0..whole).step_by(R) {
-            let part = cut.score::<R>(query, &tile);
-            for (r, part) in part.into_iter().enumerate() {
+            let part = cut.score::<R, 1>(query, [&tile]);
+            for (r, [part]) in part.into_iter().enumerate() {
                 scores[(query + r) * tiles + index] = part;
             }
         }
         for query in whole..count {
-            [scores[query * tiles + index]] = cut.score::<1>(query, &tile);
+            [[scores[query * tiles + index]]] = cut.score::<1, 1>(query, [&tile]);
         }
     }
     let mut slots = Vec::new();
@@ -86,6 +100,21 @@ fn run_by<S: Simd, const R: usize>(s: S, keys: &Keys, batch: &Batch, queries: &m
         batch.tail(cut.row(query), base, &mut slots);
         cut.attend_tail(query, base, &slots, &scores[query * tiles..(query + 1) * tiles], keys);
     }
+}
+
+/// At most [`GROUP`] tiles of `head`, the first ones.
+#[inline(always)]
+fn group<'a>(
+    keys: &Keys<'a>,
+    head: usize,
+    tiles: std::ops::Range<usize>,
+    transposed: &'a mut [Vec<f32>; GROUP],
+) -> [Option<KeyTile<'a>>; GROUP] {
+    let mut group = [const { None }; GROUP];
+    for ((tile, index), transposed) in group.iter_mut().zip(tiles).zip(transposed) {
+        *tile = Some(KeyTile::new(keys, head, index, transposed));
+    }
+    group
 }
 
 /// A tile of keys and values.
@@ -146,38 +175,74 @@ impl<S: Simd> Cut<'_, S> {
         (self.first + query) % self.batch.rows
     }
 
-    /// Scores of `R` queries from `query` on against one tile.
+    /// Scores of `R` queries from `query` on against `C` tiles.
     #[inline(always)]
-    fn score<const R: usize>(&self, query: usize, tile: &KeyTile) -> [[f32; TILE]; R] {
-        let split = tile.keys[0].len() / TILE;
+    fn score<const R: usize, const C: usize>(&self, query: usize, tiles: [&KeyTile; C]) -> [[[f32; TILE]; C]; R] {
+        let split = tiles[0].keys[0].len() / TILE;
         let q: [&[f32]; R] = std::array::from_fn(|r| &self.q[(query + r) * self.width..][..self.width]);
-        let mut sums = [[self.s.splat(0.0); VECTORS]; R];
-        panel(self.s, q.map(|q| &q[..split]), tile.keys[0], TILE, &mut sums);
-        panel(self.s, q.map(|q| &q[split..]), tile.keys[1], TILE, &mut sums);
-        let mut scores = [[0.0; TILE]; R];
+        let mut sums = [[[self.s.splat(0.0); VECTORS]; C]; R];
+        panels(self.s, q.map(|q| &q[..split]), tiles.map(|tile| tile.keys[0]), TILE, &mut sums);
+        panels(self.s, q.map(|q| &q[split..]), tiles.map(|tile| tile.keys[1]), TILE, &mut sums);
+        let mut scores = [[[0.0; TILE]; C]; R];
         for r in 0..R {
-            store(self.s, &mut scores[r], sums[r]);
+            for c in 0..C {
+                store(self.s, &mut scores[r][c], sums[r][c]);
+            }
         }
         scores
     }
 
-    /// Takes a tile of context into `R` queries.
+    /// Takes `C` tiles of context, one after another, into `R` queries.
     #[inline(always)]
-    fn attend<const R: usize>(&mut self, query: usize, tile: &KeyTile) {
-        let mut weights = self.score::<R>(query, tile);
-        for (r, weights) in weights.iter_mut().enumerate() {
-            let hidden = self.batch.first(self.row(query + r)).saturating_sub(tile.position);
-            self.weigh(query + r, hidden..TILE, weights);
-        }
-        let weights = weights.each_ref().map(|weights| &weights[..]);
-        for column in (0..self.stride).step_by(TILE) {
-            let mut sums = [[self.s.splat(0.0); VECTORS]; R];
-            for (r, sums) in sums.iter_mut().enumerate() {
-                *sums = load(self.s, &self.out[(query + r) * self.stride + column..]);
+    fn attend<const R: usize, const C: usize>(&mut self, query: usize, tiles: [&KeyTile; C]) {
+        let mut scores = self.score::<R, C>(query, tiles);
+        for c in 0..C {
+            let mut weights = [[0.0; TILE]; R];
+            for r in 0..R {
+                let hidden = self.batch.first(self.row(query + r)).saturating_sub(tiles[c].position);
+                self.weigh(query + r, hidden..TILE, &mut scores[r][c]);
+                weights[r] = scores[r][c];
             }
-            panel(self.s, weights, &tile.values[column..], self.stride, &mut sums);
-            for (r, sums) in sums.into_iter().enumerate() {
-                store(self.s, &mut self.out[(query + r) * self.stride + column..], sums);
+            let weights = weights.each_ref().map(|weights| &weights[..]);
+            let mut column = 0;
+            if R == 1 {
+                while column + GROUP * TILE <= self.stride {
+                    self.add_values::<R, GROUP>(query, weights, tiles[c].values, column);
+                    column += GROUP * TILE;
+                }
+                while column + 2 * TILE <= self.stride {
+                    self.add_values::<R, 2>(query, weights, tiles[c].values, column);
+                    column += 2 * TILE;
+                }
+            }
+            while column < self.stride {
+                self.add_values::<R, 1>(query, weights, tiles[c].values, column);
+                column += TILE;
+            }
+        }
+    }
+
+    /// Adds a tile's weighted values to `C` panels of 32 columns, from `column` on, of `R` queries.
+    #[inline(always)]
+    fn add_values<const R: usize, const C: usize>(
+        &mut self,
+        query: usize,
+        weights: [&[f32]; R],
+        values: &[f32],
+        column: usize,
+    ) {
+        let mut sums = [[[self.s.splat(0.0); VECTORS]; C]; R];
+        let mut panel = [values; C];
+        for c in 0..C {
+            panel[c] = &values[column + c * TILE..];
+            for r in 0..R {
+                sums[r][c] = load(self.s, &self.out[(query + r) * self.stride + column + c * TILE..]);
+            }
+        }
+        panels(self.s, weights, panel, self.stride, &mut sums);
+        for r in 0..R {
+            for c in 0..C {
+                store(self.s, &mut self.out[(query + r) * self.stride + column + c * TILE..], sums[r][c]);
             }
         }
     }
@@ -219,10 +284,8 @@ impl<S: Simd> Cut<'_, S> {
         };
         hide(scores, f32::NEG_INFINITY);
         let [a, b] = load(s, scores);
-        let mut lanes = [0.0; LANES];
-        // SAFETY: sixteen f32.
-        unsafe { s.store(lanes.as_mut_ptr(), s.max(a, b)) };
-        let larger = lanes.iter().fold(*max, |max, x| if *x > max { *x } else { max });
+        let greatest = s.greatest(s.max(a, b));
+        let larger = if greatest > *max { greatest } else { *max };
         // Nothing has been seen: there is no maximum to subtract.
         let shift = s.splat(if larger == f32::NEG_INFINITY { 0.0 } else { larger });
         store(s, scores, [exp(s, s.sub(a, shift)), exp(s, s.sub(b, shift))]);
@@ -240,18 +303,26 @@ impl<S: Simd> Cut<'_, S> {
     }
 }
 
-/// `sums[r] += sum over k of a[r][k] * b[k * stride ..][..32]`, k ascending.
+/// `sums[r][c] += sum over k of a[r][k] * b[c][k * stride ..][..32]`, k ascending.
 #[inline(always)]
-fn panel<S: Simd, const R: usize>(s: S, a: [&[f32]; R], b: &[f32], stride: usize, sums: &mut [[S::F; VECTORS]; R]) {
+fn panels<S: Simd, const R: usize, const C: usize>(
+    s: S,
+    a: [&[f32]; R],
+    b: [&[f32]; C],
+    stride: usize,
+    sums: &mut [[[S::F; VECTORS]; C]; R],
+) {
     let count = a.first().map_or(0, |a| a.len());
-    assert!(a.iter().all(|a| a.len() == count) && (count == 0 || b.len() >= (count - 1) * stride + TILE));
+    assert!(a.iter().all(|a| a.len() == count));
+    assert!(count == 0 || b.iter().all(|b| b.len() >= (count - 1) * stride + TILE));
     let mut local = *sums;
-    #[expect(clippy::needless_range_loop, reason = "k is a row of b and an element of every a")]
     for k in 0..count {
-        // SAFETY: the last row starts at (count - 1) * stride and 32 elements follow, as asserted.
-        let row = unsafe { load_at(s, b.as_ptr().add(k * stride)) };
-        for r in 0..R {
-            local[r] = mul_add(s, s.splat(a[r][k]), row, local[r]);
+        for c in 0..C {
+            // SAFETY: the last row starts at (count - 1) * stride and 32 elements follow, as asserted.
+            let row = unsafe { load_at(s, b[c].as_ptr().add(k * stride)) };
+            for r in 0..R {
+                local[r][c] = mul_add(s, s.splat(a[r][k]), row, local[r][c]);
+            }
         }
     }
     *sums = local;
@@ -286,41 +357,5 @@ fn store<S: Simd>(s: S, x: &mut [f32], [a, b]: [S::F; VECTORS]) {
     unsafe {
         s.store(p, a);
         s.store(p.add(LANES), b);
-    }
-}
-
-/// e^x for x <= 0, within 2 units in the last place; e^-87 below -87, NaN for NaN. Reduction and polynomial of Cephes.
-#[inline(always)]
-fn exp<S: Simd>(s: S, x: S::F) -> S::F {
-    // Adding this rounds to an integer, which is then in the low bits.
-    const ROUND: f32 = 12_582_912.0;
-    let x = s.max(s.splat(-87.0), x);
-    let rounded = s.mul_add(x, s.splat(std::f32::consts::LOG2_E), s.splat(ROUND));
-    let power = s.as_f(s.add_u(s.shl::<23>(s.as_u(rounded)), s.splat_u(1.0f32.to_bits())));
-    let whole = s.sub(rounded, s.splat(ROUND));
-    let r = s.mul_add(whole, s.splat(-0.693_359_4), x);
-    let r = s.mul_add(whole, s.splat(2.121_944_4e-4), r);
-    let mut p = s.splat(1.987_569_1e-4);
-    for coefficient in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_6e-1, 0.5] {
-        p = s.mul_add(p, r, s.splat(coefficient));
-    }
-    s.mul(s.add(s.mul_add(p, s.mul(r, r), r), s.splat(1.0)), power)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::backend::cpu::simd::Portable;
-
-    #[test]
-    fn exponentials_are_within_two_units_in_the_last_place() {
-        let exp = |x: f32| exp(Portable, [x; LANES])[0];
-        for x in (0..87_000).map(|i| i as f32 * -1e-3) {
-            let exact = f64::from(x).exp();
-            let unit = f64::from(f32::EPSILON) * 2f64.powi(exact.log2().floor() as i32);
-            assert!((f64::from(exp(x)) - exact).abs() <= 2.0 * unit, "e^{x}");
-        }
-        assert_eq!(exp(0.0), 1.0);
-        assert!(exp(f32::NEG_INFINITY) < 2e-38 && exp(f32::NAN).is_nan());
     }
 }

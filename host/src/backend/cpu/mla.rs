@@ -14,10 +14,10 @@ use super::linear::{linear, multiply};
 use super::norm::{by_rows, rms_norm};
 use super::pool::{Pool, Slab};
 use super::rope::RopeCache;
-use super::simd::Isa;
 use super::state::RowSet;
 use super::vector::axpy;
 use crate::backend::MlaSpec;
+use crate::simd::Isa;
 
 /// What a layer of latent attention caches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

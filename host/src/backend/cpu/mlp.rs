@@ -7,7 +7,7 @@ use super::linear::kernel::Inputs;
 use super::linear::pack::{Layout, Packed, pack_slab};
 use super::linear::{multiply, slab_width};
 use super::pool::{Pool, Slab};
-use super::simd::silu_mul;
+use crate::simd::silu_mul;
 
 /// Memory that [`mlp`] and [`experts`](super::experts::experts) keep between calls.
 #[derive(Default)]

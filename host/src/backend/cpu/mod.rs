@@ -18,8 +18,8 @@ pub mod pool;
 mod rope;
 pub mod route;
 mod sequence;
-pub mod simd;
 mod state;
+mod tally;
 mod vector;
 
 #[cfg(test)]
@@ -45,7 +45,8 @@ use super::{
 use crate::error::{Error, Result};
 
 pub use self::mla::MlaForm;
-pub use self::simd::Isa;
+pub use self::tally::Tally;
+pub use crate::simd::Isa;
 
 /// The backend's name.
 const NAME: &str = "cpu";

@@ -155,19 +155,20 @@ impl Cpu {
 
     pub(super) fn linear(&mut self, rows: Rows, select: Select, x: Tensor, weight: Matrix, out: Tensor) -> Result<()> {
         let (count, weight) = (self.rows.get(rows.0)?.len(), self.matrices.get(weight.0)?);
-        let first = match select {
-            Select::All => 0,
-            Select::Last => count.saturating_sub(1),
-            Select::AfterFirst => count.min(1),
+        let selected = match select {
+            Select::All => 0..count,
+            Select::Last => count.saturating_sub(1)..count,
+            Select::AfterFirst(rows) => count.min(1)..count.min(rows.saturating_add(1)),
         };
-        if first == count {
+        if selected.is_empty() {
             return Ok(());
         }
         let pool = &self.pool;
         self.tensors
-            .write(Operand::new("out", out, count - first, weight.rows), |tensors, out| {
+            .write(Operand::new("out", out, selected.len(), weight.rows), |tensors, out| {
                 let x = tensors.read(Operand::new("x", x, count, weight.cols))?;
-                linear::linear(pool, weight, &x[first * weight.cols..], count - first, out);
+                let x = &x[selected.start * weight.cols..selected.end * weight.cols];
+                linear::linear(pool, weight, x, selected.len(), out);
                 Ok(())
             })
             .map_err(|error| format!("{}: {error}", weight.name))

@@ -6,13 +6,17 @@ use std::collections::VecDeque;
 use super::draft_attention::DraftCache;
 use super::mla::MlaCache;
 use super::state::RowSet;
-use crate::backend::{DraftAttention, Mla, Proposal, RequestSpec, Round, RowValues};
-use crate::draft::ngram;
+use crate::backend::{Budget, DraftAttention, Mla, Proposal, RequestSpec, Round, RowValues};
+use crate::draft::{Odds, ngram};
+use crate::error::NOT_A_NUMBER;
 use crate::sampling::draw;
-use crate::tree::{Candidates, Tree, best_first, chain, walk};
+use crate::tree::{BestFirst, Candidates, Tree, best_budget, best_first, chain, from_nodes, walk};
 
 /// Lengths of the latest tokens that the n-gram drafter looks up, longest first.
 const NGRAM: std::ops::RangeInclusive<usize> = 1..=3;
+
+/// The longest match it looks for where it judges matches by their length.
+const LONGEST_MATCH: usize = 8;
 
 /// A sequence.
 #[derive(Debug)]
@@ -34,6 +38,11 @@ pub(super) struct SequenceState {
     done: bool,
     verdict: Option<Verdict>,
     rounds: VecDeque<Round>,
+    /// How often matches were right, and the one of this round.
+    odds: Odds,
+    matched: Option<ngram::Match>,
+    /// What the probabilities of this round's nodes add up to.
+    promised: f32,
 }
 
 /// What a walk decided and a commit carries out.
@@ -67,6 +76,9 @@ impl SequenceState {
             done: false,
             verdict: None,
             rounds: VecDeque::new(),
+            odds: Odds::default(),
+            matched: None,
+            promised: 0.0,
         }
     }
 
@@ -86,6 +98,8 @@ impl SequenceState {
         self.history.clear();
         self.rounds.clear();
         self.verdict = None;
+        self.odds = Odds::default();
+        (self.matched, self.promised) = (None, 0.0);
         (self.len, self.produced, self.done) = (0, 0, false);
     }
 
@@ -130,13 +144,40 @@ impl SequenceState {
             return Ok(());
         }
         let root = self.root()?;
+        (self.matched, self.promised) = (None, 0.0);
+        // A tree of N nodes is at most N deep.
+        let candidates = |k: usize, most: usize| {
+            Candidates::from_logits(&logits[..logits.len().min(most.saturating_mul(vocab))], vocab, k.min(vocab))
+        };
         let tree = match proposal {
             Proposal::Empty => Tree::root(root),
-            Proposal::Chain { budget, .. } => chain(root, &Candidates::from_logits(logits, vocab, 1), *budget),
-            Proposal::BestFirst { budget, .. } => {
-                best_first(root, &Candidates::from_logits(logits, vocab, (*budget).min(vocab)), *budget)
+            Proposal::Chain { budget, .. } => chain(root, &candidates(1, *budget), *budget),
+            Proposal::BestFirst { budget: Budget::Fixed(budget), .. } => {
+                best_first(root, &candidates(*budget, *budget), *budget)
             }
-            Proposal::Ngram { budget } => ngram::propose(&self.history, *NGRAM.end(), *NGRAM.start(), *budget),
+            Proposal::BestFirst { budget: Budget::Auto { costs, trust }, .. } => {
+                let most = costs.len().saturating_sub(1);
+                let candidates = candidates(most, most);
+                let nodes: Vec<_> = BestFirst::new(&candidates).take(most).collect();
+                let probabilities = nodes.iter().map(|node| node.log_prob.exp());
+                let budget = best_budget(probabilities.clone().map(|p| p * f64::from(*trust)), costs);
+                self.promised = probabilities.take(budget).sum::<f64>() as f32;
+                from_nodes(root, nodes.into_iter().take(budget))
+            }
+            Proposal::Ngram { budget: Budget::Fixed(budget) } => {
+                ngram::propose(&self.history, *NGRAM.end(), *NGRAM.start(), *budget)
+            }
+            Proposal::Ngram { budget: Budget::Auto { costs, .. } } => {
+                self.matched = ngram::longest_match(&self.history, LONGEST_MATCH);
+                self.matched.as_ref().map_or_else(
+                    || Tree::root(root),
+                    |found| {
+                        let probabilities = self.odds.probabilities(found.length).take(found.tokens.len());
+                        let tokens = &found.tokens[..best_budget(probabilities, costs)];
+                        Tree::chain(&[&[root], tokens].concat())
+                    },
+                )
+            }
             Proposal::Given { tokens, parents } => given(root, tokens, parents)?,
         };
         self.check_rows(tree.len())?;
@@ -212,10 +253,14 @@ impl SequenceState {
         let full = self.produced >= request.max_new_tokens || self.len >= self.context;
         self.done = stop.is_some_and(|at| at < tokens.len()) || next.is_some() && full;
         accepted.set_chain(self.history[start..self.len].to_vec(), start)?;
+        if let Some(ngram::Match { length, tokens: promised }) = self.matched.take() {
+            self.odds.learn(length, &promised, &tokens);
+        }
         self.rounds.push_back(Round {
             tokens,
             prompt_tokens: if prompt { path.len() } else { 0 },
             nodes: if prompt { 0 } else { ids.len() - 1 },
+            promised: self.promised,
             idle: false,
         });
         Ok(path)
@@ -290,8 +335,12 @@ impl SequenceState {
     /// The token after a row: every row of one depth draws with the same random number.
     fn choose(&self, rows: &RowSet, row: usize, logits: &[f32]) -> Result<u32, String> {
         let request = self.request.as_ref().ok_or("the sequence was never begun")?;
-        if logits.iter().any(|logit| logit.is_nan()) {
-            return Err(format!("logits of row {row} (position {}) hold NaN", rows.values().positions[row]));
+        // Without an early exit this is a vector comparison.
+        if logits.iter().fold(false, |any, logit| any | logit.is_nan()) {
+            let position = rows.values().positions[row];
+            return Err(format!(
+                "logits of row {row} (position {position}) hold NaN, expected numbers; {NOT_A_NUMBER}"
+            ));
         }
         Ok(draw(logits, &request.sampling, rows.values().positions[row] as u64 + 1))
     }

@@ -22,21 +22,21 @@ impl<T> Arena<T> {
     }
 
     pub(super) fn get(&self, index: usize) -> Result<&T, String> {
-        self.items.get(index).ok_or_else(|| self.unknown(index))
+        self.items.get(index).ok_or_else(|| unknown(self.kind, index, self.items.len()))
     }
 
     pub(super) fn get_mut(&mut self, index: usize) -> Result<&mut T, String> {
-        let error = self.unknown(index);
-        self.items.get_mut(index).ok_or(error)
+        let len = self.items.len();
+        self.items.get_mut(index).ok_or_else(|| unknown(self.kind, index, len))
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
         self.items.iter()
     }
+}
 
-    fn unknown(&self, index: usize) -> String {
-        format!("{} {index} is not of this backend, which has {}", self.kind, self.items.len())
-    }
+fn unknown(kind: &str, index: usize, len: usize) -> String {
+    format!("{kind} {index} is not of this backend, which has {len}")
 }
 
 /// An activation buffer `[rows, width]`.

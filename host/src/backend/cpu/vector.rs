@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use super::simd::{LANES, Simd, kernel};
+use crate::simd::{LANES, Simd, kernel};
 
 kernel! {
     /// `out += factor * x`, elementwise.
@@ -40,7 +40,7 @@ fn pad(x: &[f32]) -> [f32; LANES] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::cpu::simd::Isa;
+    use crate::simd::Isa;
 
     #[test]
     fn axpy_adds_at_every_length() {

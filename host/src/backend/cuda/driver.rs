@@ -234,7 +234,15 @@ mod tests {
     /// have been downloaded.
     fn cust_raw() -> String {
         let metadata = std::process::Command::new(env!("CARGO"))
-            .args(["metadata", "--format-version", "1", "--locked", "--filter-platform", env!("COPPICE_TARGET")])
+            .args([
+                "metadata",
+                "--format-version",
+                "1",
+                "--locked",
+                "--offline",
+                "--filter-platform",
+                env!("COPPICE_TARGET"),
+            ])
             .current_dir(env!("CARGO_MANIFEST_DIR"))
             .output()
             .unwrap();

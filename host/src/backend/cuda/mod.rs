@@ -2,6 +2,7 @@
 //! and bench. The kernels themselves live in `coppice-gpu`.
 #![allow(unsafe_code)]
 
+pub mod attention;
 pub mod bench;
 mod buffer;
 pub mod check;

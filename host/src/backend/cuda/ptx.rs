@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(entries[0], entries[1]);
         let norm = entries[0].iter().find(|entry| entry.name == "rms_norm").unwrap();
         assert_eq!((norm.threads, norm.blocks_per_sm), (Some(256), None));
-        let attention = entries[0].iter().find(|entry| entry.name == "verify_attention_512_64").unwrap();
-        assert_eq!((attention.threads, attention.blocks_per_sm), (Some(128), Some(1)));
+        let attention = entries[0].iter().find(|entry| entry.name == "verify_attention_512_64_rows64").unwrap();
+        assert_eq!((attention.threads, attention.blocks_per_sm), (Some(256), Some(1)));
     }
 }

@@ -2,11 +2,11 @@
 
 use serde::Serialize;
 
-use super::{DeviceName, deliver, table, text};
+use super::{DeviceName, table, text};
 use crate::backend::cuda::Device;
 use crate::backend::cuda::bench::{self, Bound, Ceilings, Measured};
 use crate::cli::Outcome;
-use crate::cli::validate::KernelsArgs;
+use crate::cli::output::ReportOutput;
 use crate::error::Result;
 use crate::report::{Build, schema};
 
@@ -24,8 +24,8 @@ struct BenchReport {
 ///
 /// # Errors
 /// No usable device, or too little memory on it.
-pub fn run(args: &KernelsArgs) -> Result<Outcome> {
-    let device = Device::open(args.device)?;
+pub fn run(device: u32, output: &ReportOutput) -> Result<Outcome> {
+    let device = Device::open(device)?;
     let (ceilings, kernels) = bench::run(&device)?;
     let name = DeviceName::new(&device);
     let mut shown = name.line();
@@ -53,6 +53,6 @@ pub fn run(args: &KernelsArgs) -> Result<Outcome> {
     shown += &text(rows, &[2, 3, 4, 5]);
     let env = Build::of_this_process();
     let report = BenchReport { schema: schema::KERNELS_BENCH, device: name, ceilings, kernels, env };
-    deliver(args, &report, &shown)?;
+    output.write(&report, || shown)?;
     Ok(Outcome::Done)
 }

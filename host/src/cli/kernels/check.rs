@@ -4,11 +4,12 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use super::{DeviceName, deliver, table, text};
+use super::{DeviceName, table, text};
 use crate::backend::cuda::Device;
 use crate::backend::cuda::check::{CHECKS, Checked, Size};
 use crate::cli::Outcome;
-use crate::cli::validate::{KernelsArgs, Seeds};
+use crate::cli::output::ReportOutput;
+use crate::cli::validate::Seeds;
 use crate::error::{Error, Result};
 use crate::report::{Build, schema};
 
@@ -29,8 +30,8 @@ struct CheckReport {
 ///
 /// # Errors
 /// No usable device, or kernels that are wrong.
-pub fn run(args: &KernelsArgs, size: Size, seeds: Seeds) -> Result<Outcome> {
-    let device = Device::open(args.device)?;
+pub fn run(device: u32, size: Size, seeds: Seeds, output: &ReportOutput) -> Result<Outcome> {
+    let device = Device::open(device)?;
     let mut rows = table(&["kernel", "seed", "cases", "integers as simulated", "seconds", "result"]);
     let mut checks = Vec::new();
     for seed in seeds.first..seeds.first + u64::from(seeds.count) {
@@ -79,6 +80,6 @@ pub fn run(args: &KernelsArgs, size: Size, seeds: Seeds) -> Result<Outcome> {
     let good = verdict.is_ok();
     let report =
         CheckReport { schema: schema::KERNELS_CHECK, device: name, good, checks, env: Build::of_this_process() };
-    deliver(args, &report, &shown)?;
+    output.write(&report, || shown)?;
     verdict
 }

@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-use super::{DeviceName, deliver, table, text};
+use super::{DeviceName, table, text};
 use crate::backend::cuda::ptx::{EMBEDDED, Entry, Ptx};
 use crate::backend::cuda::{Device, Usage};
-use crate::cli::validate::KernelsArgs;
+use crate::cli::output::ReportOutput;
 use crate::cli::{Outcome, messages};
 use crate::error::Result;
 use crate::report::{Build, schema};
@@ -50,8 +50,8 @@ impl Row {
 ///
 /// # Errors
 /// A closed standard output.
-pub fn run(args: &KernelsArgs) -> Result<Outcome> {
-    let device = Device::open(args.device);
+pub fn run(device: u32, output: &ReportOutput) -> Result<Outcome> {
+    let device = Device::open(device);
     let kernels = match &device {
         Ok(device) => {
             let (ptx, _) = device.ptx();
@@ -83,6 +83,6 @@ pub fn run(args: &KernelsArgs) -> Result<Outcome> {
     let head = name.as_ref().map(DeviceName::line).unwrap_or_default();
     let listed = head + &text(rows, &[2, 3, 4, 5, 6]);
     let report = ListReport { schema: schema::KERNELS_LIST, device: name, kernels, env: Build::of_this_process() };
-    deliver(args, &report, &listed)?;
+    output.write(&report, || listed)?;
     Ok(Outcome::Done)
 }

@@ -1,6 +1,7 @@
 //! `kernels`: what GPU kernels there are, whether they are right on this device, and how fast. The checks and measurements
 //! themselves live in `backend::cuda`.
 
+mod attention;
 mod bench;
 mod check;
 mod list;
@@ -8,20 +9,23 @@ mod list;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 
+use super::Outcome;
+use super::output::ReportOutput;
 use super::validate::{KernelsArgs, KernelsTask};
-use super::{Outcome, output};
 use crate::backend::cuda::{Device, DeviceInfo};
 use crate::error::Result;
 
 /// Runs the command.
 ///
 /// # Errors
-/// No usable device for `check` and `bench`, a kernel that is wrong, a closed standard output.
+/// A file that cannot be written, no usable device for `check` and `bench`, a kernel that is wrong, a closed standard output.
 pub fn run(args: &KernelsArgs) -> Result<Outcome> {
-    match args.task {
-        KernelsTask::List => list::run(args),
-        KernelsTask::Check { size, seeds } => check::run(args, size, seeds),
-        KernelsTask::Bench => bench::run(args),
+    let output = ReportOutput::open(&args.report)?;
+    match &args.task {
+        KernelsTask::List => list::run(args.device, &output),
+        KernelsTask::Check { size, seeds } => check::run(args.device, *size, *seeds, &output),
+        KernelsTask::Bench => bench::run(args.device, &output),
+        KernelsTask::Attention { sizes, csv } => attention::run(args.device, sizes, *csv, &output),
     }
 }
 
@@ -55,14 +59,6 @@ impl DeviceName {
         let driver = self.driver.as_deref().unwrap_or("unknown");
         format!("{}, driver {driver}, CUDA {}, kernels for {} ({})\n\n", self.name, self.cuda, self.ptx, self.ptx_hash)
     }
-}
-
-/// Writes and prints a report as the flags ask.
-fn deliver(args: &KernelsArgs, report: &impl Serialize, text: &str) -> Result<()> {
-    if let Some(path) = &args.output {
-        output::write_json(report, path)?;
-    }
-    if args.json { output::print_json(report) } else { output::print(text) }
 }
 
 /// An empty table.

@@ -1,6 +1,6 @@
 use super::*;
-use crate::backend::cpu::simd::Isa;
 use crate::backend::cpu::testing::{Kind, Random, bits, swiglu_reference};
+use crate::simd::Isa;
 
 fn config(experts: usize, k: usize, inter: usize) -> MoeConfig {
     MoeConfig {

@@ -6,7 +6,7 @@
 use coppice_model::weight::{Storage, Weight, e4m3_to_f32};
 
 use super::kernel::Decode;
-use crate::backend::cpu::simd::{LANES, Simd};
+use crate::simd::{LANES, Simd};
 
 /// Element `[row, col]` of `weight`.
 pub(crate) fn element(weight: &Weight, row: usize, col: usize) -> f32 {

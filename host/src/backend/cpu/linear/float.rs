@@ -5,7 +5,7 @@
 use half::{bf16, f16};
 
 use super::kernel::{AHEAD, Decode};
-use crate::backend::cpu::simd::{LANES, Simd};
+use crate::simd::{LANES, Simd};
 
 /// A row's last columns, fewer than a block, padded with zeros.
 ///

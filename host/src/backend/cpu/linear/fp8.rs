@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::kernel::{AHEAD, Decode};
-use crate::backend::cpu::simd::{LANES, Simd};
+use crate::simd::{LANES, Simd};
 
 /// Columns of a block of the kernel: sixteen words of four.
 const BLOCK: usize = 4 * LANES;

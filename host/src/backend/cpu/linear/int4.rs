@@ -5,7 +5,7 @@
 use half::bf16;
 
 use super::kernel::{AHEAD, Decode};
-use crate::backend::cpu::simd::{LANES, Simd};
+use crate::simd::{LANES, Simd};
 
 /// Columns that share a scale, at least.
 const GROUP: usize = 32;

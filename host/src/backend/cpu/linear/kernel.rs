@@ -12,7 +12,7 @@ use std::ops::Range;
 use super::pack::PackedRows;
 use crate::backend::cpu::buffer::Buffer;
 use crate::backend::cpu::pool::Slab;
-use crate::backend::cpu::simd::{LANES, Outlined, Simd};
+use crate::simd::{LANES, Outlined, Simd};
 
 /// Weights in their stored type, expanded to vectors of f32 in a register.
 ///
@@ -154,9 +154,22 @@ unsafe fn block<S: Simd, D: Decode<S>, const R: usize, const O: usize>(
         add_block!(D, s, acc, x, offset, D::REST_PLANES, rest_plane, |o| weights.rest(s, output + o, b));
     }
     let mut sums = [[0.0; O]; R];
-    for r in 0..R {
-        for o in 0..O {
-            sums[r][o] = s.sum(acc[r][o]);
+    if (R * O).is_multiple_of(4) {
+        for i in (0..R * O).step_by(4) {
+            let mut four = [acc[i / O][i % O]; 4];
+            for j in 1..4 {
+                four[j] = acc[(i + j) / O][(i + j) % O];
+            }
+            let four = s.sum4(four);
+            for j in 0..4 {
+                sums[(i + j) / O][(i + j) % O] = four[j];
+            }
+        }
+    } else {
+        for r in 0..R {
+            for o in 0..O {
+                sums[r][o] = s.sum(acc[r][o]);
+            }
         }
     }
     sums

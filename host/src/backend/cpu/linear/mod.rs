@@ -23,7 +23,7 @@ use self::int4::Int4;
 use self::kernel::{Inputs, product};
 use self::pack::{Layout, Packed};
 use super::pool::{Pool, Slab};
-use super::simd::{Simd, kernel};
+use crate::simd::{Simd, kernel};
 
 /// out[r, o] = sum_i x[r, i] * w[o, i].
 ///

@@ -7,7 +7,7 @@ use super::fp8::Fp8;
 use super::int4::Int4;
 use crate::backend::cpu::buffer::Buffer;
 use crate::backend::cpu::pool::{Pool, Slab};
-use crate::backend::cpu::simd::{LANES, kernel};
+use crate::simd::{LANES, kernel};
 
 /// The order of columns of packed rows.
 ///

@@ -2,8 +2,8 @@ use coppice_model::weight::Slice;
 use half::bf16;
 
 use super::*;
-use crate::backend::cpu::simd::Isa;
 use crate::backend::cpu::testing::{Kind, Random, bits, reference};
+use crate::simd::Isa;
 
 fn available() -> impl Iterator<Item = Isa> {
     Isa::ALL.into_iter().filter(|isa| isa.is_available())

@@ -1,6 +1,6 @@
 use super::*;
-use crate::backend::cpu::simd::Isa;
 use crate::backend::cpu::testing::{Kind, Random, bits, swiglu_reference};
+use crate::simd::Isa;
 
 /// (gate, up, down) types, hidden, inter.
 const CASES: [(Kind, Kind, Kind, usize, usize); 6] = [

@@ -1,6 +1,7 @@
 //! Rounds: what is accepted, what is moved, what ends a sequence; the same behind a queue.
 
 use super::*;
+use crate::backend::Budget;
 use crate::backend::deferred::Deferred;
 
 /// Greedy text after `root` below a tree where it is hidden: the accepted rows are `rows`, others hold wrong tokens.
@@ -35,7 +36,7 @@ fn s12_moving_rows_0_3_7_moves_those_and_nothing_else() {
         let good = rig.greedy(root, 3);
         let proposal = tree_with_path(&rig, root, &[3, 7], 9);
         let round = rig.round(sequence, proposal);
-        assert_eq!(round, Round { tokens: good.clone(), prompt_tokens: 0, nodes: 9, idle: false });
+        assert_eq!(round, Round { tokens: good.clone(), prompt_tokens: 0, nodes: 9, ..Round::default() });
         let accepted = rig.backend.read_rows(rig.accepted).unwrap();
         let expected =
             RowValues { ids: vec![root, good[0], good[1]], positions: vec![40, 41, 42], parents: vec![-1, 0, 1] };
@@ -141,7 +142,7 @@ fn a_sequence_ends_at_the_same_token_drafted_or_not() {
         let plain = generate(&mut rig, request.clone(), context, |_, _| Proposal::Empty);
         assert_eq!(plain, full[..length], "{what}");
         assert_eq!(generate(&mut rig, request.clone(), context, chain), plain, "{what}");
-        let ngram = |_: &Rig, _: u32| Proposal::Ngram { budget: 9 };
+        let ngram = |_: &Rig, _: u32| Proposal::Ngram { budget: Budget::Fixed(9) };
         assert_eq!(generate(&mut rig, request, context, ngram), plain, "{what}");
     }
 }
@@ -180,9 +181,12 @@ fn draft_logits_become_a_chain_or_the_best_tree() {
     for (proposal, nodes) in [
         (Proposal::Chain { logits, depths: 2, budget: 5 }, 2),
         (Proposal::Chain { logits, depths: 2, budget: 1 }, 1),
-        (Proposal::BestFirst { logits, depths: 2, budget: 6 }, 6),
-        (Proposal::BestFirst { logits, depths: 1, budget: 60 }, VOCAB),
-        (Proposal::BestFirst { logits, depths: 2, budget: 0 }, 0),
+        (Proposal::BestFirst { logits, depths: 2, budget: Budget::Fixed(6) }, 6),
+        (Proposal::BestFirst { logits, depths: 1, budget: Budget::Fixed(60) }, VOCAB),
+        (Proposal::BestFirst { logits, depths: 2, budget: Budget::Fixed(0) }, 0),
+        // Nodes that cost nothing are all taken, nodes that cost a round each are not.
+        (Proposal::BestFirst { logits, depths: 2, budget: auto([1.0; 10]) }, 9),
+        (Proposal::BestFirst { logits, depths: 2, budget: auto([1.0, 2.1, 3.2]) }, 0),
     ] {
         rig.backend.submit(Op::TreeRows { sequence, rows, proposal: proposal.clone() });
         let RowValues { ids, positions, parents } = rig.rows();
@@ -195,6 +199,27 @@ fn draft_logits_become_a_chain_or_the_best_tree() {
     }
 }
 
+fn auto(costs: impl IntoIterator<Item = f32>) -> Budget {
+    Budget::Auto { costs: costs.into_iter().collect(), trust: 1.0 }
+}
+
+#[test]
+fn an_automatic_ngram_budget_follows_what_matches_turn_out_to_be_worth() {
+    // A text that goes round: every match is right, so more and more nodes pay although they are dear at first.
+    let mut rig = Rig::new(ODD, MlaForm::Expanded);
+    let sequence = rig.sequence(400, request(300, &[]));
+    rig.prefill(sequence, &text(3, 40), 16);
+    let mut nodes = Vec::new();
+    let mut produced = 0;
+    while produced < 250 {
+        let round = rig.round(sequence, Proposal::Ngram { budget: auto((0..17).map(|n| 1.0 + 0.7 * n as f32)) });
+        produced += round.tokens.len();
+        nodes.push((round.nodes, round.tokens.len()));
+    }
+    let (early, late) = (nodes[0].0, nodes[nodes.len() - 1]);
+    assert!(early <= 1 && late.0 > 4 && late.1 == late.0 + 1, "{nodes:?}");
+}
+
 #[test]
 fn a_deferred_backend_gives_the_same_rounds_and_no_value_before_poll() {
     let run = |backend: Box<dyn Backend>, ahead: usize| {
@@ -205,7 +230,11 @@ fn a_deferred_backend_gives_the_same_rounds_and_no_value_before_poll() {
         let (mut rounds, mut outstanding) = (Vec::<Round>::new(), 0);
         while rounds.last().is_none_or(|round| !round.idle) {
             while outstanding < ahead {
-                rig.backend.submit(Op::TreeRows { sequence, rows, proposal: Proposal::Ngram { budget: 6 } });
+                rig.backend.submit(Op::TreeRows {
+                    sequence,
+                    rows,
+                    proposal: Proposal::Ngram { budget: Budget::Fixed(6) },
+                });
                 rig.attend(sequence);
                 rig.backend.submit(Op::Walk { sequence, rows, accept: Accept::Path { logits } });
                 rig.backend.submit(Op::Commit { sequence, rows, features: None, accepted });

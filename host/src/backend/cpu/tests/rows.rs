@@ -64,9 +64,12 @@ fn a_product_takes_the_selected_rows() {
     for ids in [&[4u32][..], &[1, 6], &[7, 0, 2, 3, 5]] {
         let rows = chain(&mut cpu, ids);
         cpu.submit(Op::Embed { rows, table: handles[0], out: x });
-        for (select, taken) in
-            [(Select::All, ids), (Select::Last, &ids[ids.len() - 1..]), (Select::AfterFirst, &ids[1..])]
-        {
+        for (select, taken) in [
+            (Select::All, ids),
+            (Select::Last, &ids[ids.len() - 1..]),
+            (Select::AfterFirst(usize::MAX), &ids[1..]),
+            (Select::AfterFirst(1), &ids[1..ids.len().min(2)]),
+        ] {
             cpu.submit(Op::Linear { rows, select, x, weight: handles[1], out });
             let found = cpu.read_tensor(out, taken.len()).unwrap();
             let dot = |id: u32, o: usize| -> f64 {

@@ -2,7 +2,7 @@
 
 use coppice_gpu::linear::{self, BF16, EMPTY, Instance};
 use coppice_gpu::testing::Random;
-use coppice_gpu::{attention, norm, sample, swiglu, top_k};
+use coppice_gpu::{norm, sample, swiglu, top_k};
 use cuda_std::Bf16;
 
 use super::{Bound, Ceilings, Measured, rotation, time};
@@ -31,9 +31,6 @@ pub fn measure(device: &Device, at: &Ceilings) -> Result<Vec<Measured>> {
     rows.push(bench.silu_mul(8192, 18_432)?);
     rows.push(bench.argmax(64, 163_840)?);
     rows.push(bench.top_k_parts(16, 163_840, 8)?);
-    for (heads, tree_rows, context) in [(8, 16, 16_384), (64, 16, 16_384)] {
-        rows.push(bench.attention(heads, tree_rows, context)?);
-    }
     Ok(rows)
 }
 
@@ -133,48 +130,5 @@ impl<'d> Bench<'d> {
         })?;
         let (work, shape) = ((4.0 * elements as f64, 3.0 * elements as f64), format!("{k} of {rows} x {vocab}"));
         Ok(Measured::new("top_k_parts", shape, timing, work, Bound::Memory, self.at))
-    }
-
-    fn attention(&self, heads: u32, tree_rows: u32, context: u32) -> Result<Measured> {
-        const LATENT: u32 = 512;
-        const WIDTH: u32 = LATENT + 64;
-        const STRIDE: u32 = WIDTH + 8;
-        let rows = (heads * tree_rows) as usize;
-        let keys = (context + tree_rows) as usize;
-        // As many splits as fill the multiprocessors with one block each.
-        let splits = (self.device.info().multiprocessors / (heads * tree_rows).div_ceil(16)).max(1);
-        let sets = rotation(self.device, (keys * 2 * STRIDE as usize) as u64);
-        let caches = (0..sets).map(|_| self.bf16(keys * STRIDE as usize)).collect::<Result<Vec<_>>>()?;
-        let query = self.bf16(rows * WIDTH as usize)?;
-        // A chain: each row sees those before it.
-        let mask: Vec<u32> = (0..tree_rows).map(|row| u32::MAX >> (31 - row % 32)).collect();
-        let (mask, length) = (DeviceBuffer::new(self.device, &mask)?, DeviceBuffer::new(self.device, &[context])?);
-        let partial = DeviceBuffer::<f32>::poisoned(self.device, splits as usize * rows * LATENT as usize)?;
-        let log_sums = DeviceBuffer::<f32>::poisoned(self.device, splits as usize * rows)?;
-        let arrivals = DeviceBuffer::new(self.device, &vec![0u32; rows.div_ceil(16)])?;
-        let out = DeviceBuffer::<Bf16>::poisoned(self.device, rows * LATENT as usize)?;
-        let shape = attention::shape_512_64(heads, tree_rows, splits);
-        let scale = (WIDTH as f32).powf(-0.5) * std::f32::consts::LOG2_E;
-        let timing = time(self.device, LAUNCHES.next_multiple_of(sets), |i| {
-            let arguments = (
-                query.ptr(),
-                caches[i % sets].ptr(),
-                mask.ptr(),
-                length.ptr(),
-                partial.ptr_mut(),
-                log_sums.ptr_mut(),
-                arrivals.ptr_mut(),
-                out.ptr_mut(),
-                heads,
-                tree_rows,
-                scale,
-            );
-            // SAFETY: the buffers are as large as these sizes say; at most 32 tree rows, each seeing itself.
-            unsafe { self.device.launch_early(&attention::verify_attention_512_64::KERNEL, shape, arguments) }
-        })?;
-        let bytes = keys as f64 * f64::from(2 * WIDTH);
-        let flops = 2.0 * rows as f64 * keys as f64 * f64::from(WIDTH + LATENT);
-        let shape = format!("{heads} heads, {tree_rows} rows, context {context}");
-        Ok(Measured::new("verify_attention_512_64", shape, timing, (bytes, flops), Bound::Roofline, self.at))
     }
 }

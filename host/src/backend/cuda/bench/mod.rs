@@ -3,6 +3,7 @@
 //! Launches are recorded in a graph and timed together, so that the host's launch costs stay out. Each takes the next of
 //! several sets of buffers, together far larger than the second-level cache: every launch finds it cold.
 
+pub mod attention;
 mod ceilings;
 mod experiment;
 mod kernels;

@@ -1,36 +1,16 @@
 //! Checks of verify attention.
 
-use coppice_gpu::attention;
+use coppice_gpu::attention::{self, Class, HEAD_64_16, HEAD_512_64, Head, Limits};
 use coppice_gpu::tree::tree_layout_reference;
-use cuda_std::launch::{Kernel, LaunchShape};
-use cuda_std::{Bf16, Global, GlobalMut};
+use cuda_std::{Bf16, Global};
 
 use super::Run;
 use super::rows::bf16s;
 use super::tree::{mask, parents};
 use crate::error::Result;
 
-type Attention = Kernel<(
-    Global<Bf16>,
-    Global<Bf16>,
-    Global<u32>,
-    Global<u32>,
-    GlobalMut<f32>,
-    GlobalMut<f32>,
-    GlobalMut<u32>,
-    GlobalMut<Bf16>,
-    u32,
-    u32,
-    f32,
-)>;
-
-/// A kernel with the sizes it is made for.
-struct Instance {
-    kernel: Attention,
-    shape: fn(u32, u32, u32) -> LaunchShape,
-    latent: usize,
-    rope: usize,
-}
+/// Ring stages and blocks that every device holds.
+const LIMITS: Limits = Limits { multiprocessors: 100, shared_bytes: 101_376 };
 
 /// Sizes of a case.
 #[derive(Clone, Copy)]
@@ -38,80 +18,103 @@ struct Case {
     heads: usize,
     tree_rows: usize,
     context: usize,
-    splits: usize,
+    splits: u32,
+    chain: bool,
 }
 
-const fn case(heads: usize, tree_rows: usize, context: usize, splits: usize) -> Case {
-    Case { heads, tree_rows, context, splits }
+const fn case(heads: usize, tree_rows: usize, context: usize, splits: u32) -> Case {
+    Case { heads, tree_rows, context, splits, chain: false }
 }
 
-pub(super) fn small(run: &mut Run<'_>) -> Result<()> {
-    let kernel = attention::verify_attention_64_16::KERNEL;
-    let instance = Instance { kernel, shape: attention::shape_64_16, latent: 64, rope: 16 };
-    let small = [case(1, 1, 0, 1), case(3, 5, 27, 1), case(2, 8, 33, 2), case(1, 33, 50, 2), case(3, 7, 129, 5)];
-    let large = [case(64, 16, 4001, 8), case(6, 64, 2047, 16)];
-    for case in run.cases(&small, &large) {
-        check(run, &instance, case)?;
-    }
-    Ok(())
+const SMALL: [Case; 10] = [
+    case(1, 1, 0, 1),
+    case(2, 1, 1, 1),
+    case(3, 1, 15, 1),
+    case(1, 2, 16, 2),
+    case(5, 1, 17, 2),
+    case(3, 5, 27, 1),
+    case(2, 8, 33, 2),
+    case(1, 33, 50, 2),
+    case(3, 7, 129, 3),
+    Case { chain: true, ..case(2, 19, 40, 2) },
+];
+
+macro_rules! checks {
+    ($($name:ident: $head:ident, $class:literal, [$($large:expr),*];)*) => {
+        $(
+            pub(super) fn $name(run: &mut Run<'_>) -> Result<()> {
+                let class = &$head.classes[$class];
+                for case in run.cases(&SMALL, &[$($large),*]) {
+                    check(run, &$head, class, case)?;
+                }
+                Ok(())
+            }
+        )*
+    };
+}
+checks! {
+    small_16: HEAD_64_16, 0, [case(8, 2, 4001, 60), case(3, 90, 1001, 5)];
+    small_32: HEAD_64_16, 1, [case(8, 4, 4001, 60), case(6, 64, 2047, 8)];
+    small_64: HEAD_64_16, 2, [case(8, 8, 4001, 60), case(64, 16, 4001, 6), case(1, 256, 99, 3)];
+    full_16: HEAD_512_64, 0, [case(8, 1, 5001, 90), case(8, 2, 15, 4), case(16, 1, 333, 7)];
+    full_32: HEAD_512_64, 1, [case(8, 4, 5001, 90), case(4, 7, 17, 3), case(16, 2, 333, 7)];
+    full_64: HEAD_512_64, 2, [case(8, 16, 1000, 30), case(64, 3, 2001, 8), case(8, 61, 333, 3), case(1, 256, 16, 2)];
 }
 
-pub(super) fn large(run: &mut Run<'_>) -> Result<()> {
-    let kernel = attention::verify_attention_512_64::KERNEL;
-    let instance = Instance { kernel, shape: attention::shape_512_64, latent: 512, rope: 64 };
-    let small = [case(1, 1, 40, 1), case(3, 7, 61, 2)];
-    let large = [case(8, 16, 1000, 4), case(64, 3, 2001, 8), case(8, 61, 333, 3)];
-    for case in run.cases(&small, &large) {
-        check(run, &instance, case)?;
-    }
-    Ok(())
-}
-
-fn check(run: &mut Run<'_>, instance: &Instance, case: Case) -> Result<()> {
-    let Instance { kernel, shape, latent, rope } = instance;
-    let Case { heads, tree_rows, context, splits } = case;
-    let (latent, width, stride, rows) = (*latent, latent + rope, latent + rope + 8, heads * tree_rows);
+fn check(run: &mut Run<'_>, head: &Head, class: &Class, case: Case) -> Result<()> {
+    let Case { heads, tree_rows, context, splits, chain } = case;
+    let (latent, rows) = (head.latent as usize, heads * tree_rows);
+    let width = latent + head.rope as usize;
+    let stride = width + 8;
     let query = bf16s(run, rows * width);
     let mut cache = bf16s(run, (context + tree_rows + 1) * stride);
     // What lies past the end, and the padding, must not matter.
     cache[(context + tree_rows) * stride..].fill(Bf16(u16::MAX));
     cache.chunks_mut(stride).for_each(|row| row[width..].fill(Bf16(u16::MAX)));
-    let (_, sees) = tree_layout_reference(&parents(run, tree_rows), context as u32);
+    let parents = if chain { (0..tree_rows as u32).map(|t| t.max(1) - 1).collect() } else { parents(run, tree_rows) };
+    let (_, sees) = tree_layout_reference(&parents, context as u32);
     let place = run.place;
     let (queries, keys) = (place.input("query", &query)?, place.input("cache", &cache)?);
     let (bits, length) = (place.input("mask", &mask(&sees))?, place.input("context", &[context as u32])?);
-    let partial = place.output::<f32>("partial", splits * rows * latent)?;
-    let log_sums = place.output::<f32>("log_sums", splits * rows)?;
-    let arrivals = place.state("arrivals", &vec![0u32; rows.div_ceil(16)])?;
+    // A ring at its shortest wraps most often.
+    let plan = class.plan(rows as u32, splits, class.stages(LIMITS).max(3), LIMITS);
+    let values = place.output::<[u32; 4]>("values", plan.values)?;
+    let log_sums = place.output::<f32>("log_sums", plan.log_sums)?;
+    let arrivals = place.state("arrivals", &vec![0u32; plan.arrivals])?;
     let out = place.output::<Bf16>("out", rows * latent)?;
     let scale = (width as f32).powf(-0.5);
-    let shape = shape(heads as u32, tree_rows as u32, splits as u32);
-    let name = format!("{} {heads} heads, {tree_rows} rows, context {context}, {splits} splits", kernel.name);
-    // Twice: a launch must leave its scratch ready for the next.
+    let name = format!("{} {heads} heads, {tree_rows} rows, context {context}, {splits} splits", plan.kernel.name);
+    // Twice: a launch must leave its scratch ready for the next, which must find the same to the bit.
+    let mut found = Vec::new();
     for _ in 0..2 {
         let arguments = (
             queries.ptr(),
             keys.ptr(),
-            bits.ptr(),
+            if chain { Global::from_raw(std::ptr::null()) } else { bits.ptr() },
             length.ptr(),
-            partial.ptr_mut(),
+            values.ptr_mut(),
             log_sums.ptr_mut(),
             arrivals.ptr_mut(),
             out.ptr_mut(),
             heads as u32,
             tree_rows as u32,
             scale * std::f32::consts::LOG2_E,
+            plan.stages,
+            plan.mergers,
         );
-        // SAFETY: the buffers are as large as these sizes say; every row sees itself.
-        unsafe { place.launch(kernel, shape, arguments)? };
+        // SAFETY: the buffers are as large as the plan says; every row sees itself.
+        unsafe { place.launch(plan.kernel, plan.shape, arguments)? };
         let idle = arrivals.to_vec()?.iter().all(|count| *count == 0);
         run.failures.check(idle, &name, "leaves a counter that is not 0");
+        let bits: Vec<u16> = out.to_vec()?.iter().map(|x| x.0).collect();
+        run.failures.check(found.is_empty() || found == bits, &name, "differs from launch to launch");
+        found = bits;
     }
     for (row, found) in out.to_vec()?.chunks(latent).enumerate() {
         let sees = &sees[row / heads];
         let visible = (0..context + tree_rows).filter(|key| *key < context || sees[*key - context]);
-        let keys: Vec<&[Bf16]> = visible.map(|key| &cache[key * stride..][..width]).collect();
-        let expected = attention::attention_reference(&query[row * width..][..width], &keys, latent, scale.into());
+        let keys = visible.map(|key| &cache[key * stride..][..width]);
+        let expected = attention::attention_reference(&query[row * width..][..width], keys, latent, scale.into());
         let found: Vec<f32> = found.iter().map(|x| x.to_f32()).collect();
         // Weights and result are bf16; values are of order 1.
         run.failures.compare(&format!("{name}, row {row}"), &found, &expected, (1.0 / 128.0, 1.0 / 128.0));

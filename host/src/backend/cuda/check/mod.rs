@@ -6,6 +6,7 @@
 mod attention;
 mod ceiling;
 mod linear;
+mod moe;
 mod place;
 mod probe;
 mod rows;
@@ -76,8 +77,25 @@ pub const CHECKS: &[Check] = &[
     Check { kernels: &["linear_bf16_16_wide"], run: linear::bf16_16_wide },
     Check { kernels: &["linear_bf16_32_wide"], run: linear::bf16_32_wide },
     Check { kernels: &["linear_bf16_64_wide"], run: linear::bf16_64_wide },
-    Check { kernels: &["verify_attention_64_16"], run: attention::small },
-    Check { kernels: &["verify_attention_512_64"], run: attention::large },
+    Check { kernels: &["verify_attention_64_16_rows16"], run: attention::small_16 },
+    Check { kernels: &["verify_attention_64_16_rows32"], run: attention::small_32 },
+    Check { kernels: &["verify_attention_64_16_rows64"], run: attention::small_64 },
+    Check { kernels: &["verify_attention_512_64_rows16"], run: attention::full_16 },
+    Check { kernels: &["verify_attention_512_64_rows32"], run: attention::full_32 },
+    Check { kernels: &["verify_attention_512_64_rows64"], run: attention::full_64 },
+    Check { kernels: &["router_8"], run: moe::router_8 },
+    Check { kernels: &["router_16"], run: moe::router_16 },
+    Check { kernels: &["router_32"], run: moe::router_32 },
+    Check { kernels: &["router_64"], run: moe::router_64 },
+    Check { kernels: &["route"], run: moe::choice },
+    Check { kernels: &["active_experts"], run: moe::list },
+    Check { kernels: &["experts_gate_up_int4_8", "experts_down_int4_8"], run: moe::int4_8 },
+    Check { kernels: &["experts_gate_up_int4_32", "experts_down_int4_32"], run: moe::int4_32 },
+    Check { kernels: &["experts_gate_up_bf16_8", "experts_down_bf16_8"], run: moe::bf16_8 },
+    Check { kernels: &["experts_gate_up_bf16_32", "experts_down_bf16_32"], run: moe::bf16_32 },
+    Check { kernels: &["experts_gate_up_fp8_8", "experts_down_fp8_8"], run: moe::fp8_8 },
+    Check { kernels: &["experts_gate_up_fp8_32", "experts_down_fp8_32"], run: moe::fp8_32 },
+    Check { kernels: &["moe_combine"], run: moe::sum },
     Check { kernels: &["argmax"], run: sample::argmax },
     Check { kernels: &["top_k_parts", "top_k_merge"], run: sample::top_k },
     Check { kernels: &["tree_layout"], run: tree::layout },

@@ -7,6 +7,9 @@ use cuda_std::{DeviceCopy, Global, GlobalMut};
 use super::super::{Device, DeviceBuffer, error};
 use crate::error::Result;
 
+/// Most blocks that the simulator runs at a time.
+const RESIDENT: u64 = 16;
+
 /// A device, or the simulator with the seed of its schedule.
 #[derive(Clone, Copy)]
 pub enum Place<'d> {
@@ -58,6 +61,8 @@ impl<'d> Place<'d> {
             }
             Self::Simulator(seed) => Simulator::default()
                 .seed(seed)
+                // Blocks of verify attention wait for each other, as do those of a cooperative launch.
+                .resident_blocks(shape.grid.volume().min(RESIDENT) as u32)
                 .launch(kernel, shape, arguments)
                 .map(|_| ())
                 .map_err(|fault| error(format!("simulated kernel {}: {fault}", kernel.name))),

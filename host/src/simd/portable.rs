@@ -84,6 +84,14 @@ impl Simd for Portable {
         x[0]
     }
     #[inline(always)]
+    fn sum4(self, x: [Self::F; 4]) -> [f32; 4] {
+        x.map(|x| self.sum(x))
+    }
+    #[inline(always)]
+    fn greatest(self, x: Self::F) -> f32 {
+        x.into_iter().fold(f32::NEG_INFINITY, f32::max)
+    }
+    #[inline(always)]
     fn quads(self, abcd: [f32; 4]) -> Self::F {
         std::array::from_fn(|i| abcd[i / 4])
     }

@@ -95,6 +95,25 @@ impl Simd for Avx512 {
         })
     }
     #[inline(always)]
+    fn sum4(self, [a, b, c, d]: [__m512; 4]) -> [f32; 4] {
+        cpu!({
+            // Quarters of two vectors side by side: i + 8 is two quarters on, i + 4 one.
+            let ab = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b));
+            let cd = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(c, d), _mm512_shuffle_f32x4::<0xee>(c, d));
+            let x = _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(ab, cd), _mm512_shuffle_f32x4::<0xdd>(ab, cd));
+            let x = _mm512_add_ps(x, _mm512_shuffle_ps::<0x4e>(x, x));
+            let x = _mm512_add_ps(x, _mm512_shuffle_ps::<0xb1>(x, x));
+            let index = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+            let mut sums = [0.0; 4];
+            _mm_storeu_ps(sums.as_mut_ptr(), _mm512_castps512_ps128(_mm512_permutexvar_ps(index, x)));
+            sums
+        })
+    }
+    #[inline(always)]
+    fn greatest(self, x: __m512) -> f32 {
+        cpu!(_mm512_reduce_max_ps(x))
+    }
+    #[inline(always)]
     fn quads(self, abcd: [f32; 4]) -> __m512 {
         cpu!({
             let index = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);

@@ -1,4 +1,4 @@
-//! Sixteen f32 lanes on every instruction set: the vocabulary that the CPU kernels are written in, and the choice of
+//! Sixteen f32 lanes on every instruction set: the vocabulary that loops over many numbers are written in, and the choice of
 //! instruction set at run time. The kernels themselves live elsewhere.
 //!
 //! A kernel is one generic body over [`Simd`], compiled by [`kernel!`] for each instruction set. All sets have the same
@@ -14,6 +14,7 @@ use std::str::FromStr;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod exponentials;
 mod math;
 mod portable;
 
@@ -21,7 +22,8 @@ mod portable;
 pub(crate) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::Avx512;
-pub(crate) use math::silu_mul;
+pub(crate) use exponentials::sum_of_exponentials;
+pub(crate) use math::{exp, silu_mul};
 pub(crate) use portable::Portable;
 
 /// Lanes of a vector.
@@ -150,6 +152,10 @@ pub(crate) trait Simd: Copy {
     fn max(self, a: Self::F, b: Self::F) -> Self::F;
     /// Sum of the lanes: lane i + lane i+8, then i+4, then i+2, then i+1.
     fn sum(self, x: Self::F) -> f32;
+    /// [`Simd::sum`] of four vectors, for half the work.
+    fn sum4(self, x: [Self::F; 4]) -> [f32; 4];
+    /// The greatest lane, if none is NaN.
+    fn greatest(self, x: Self::F) -> f32;
     /// `[a, a, a, a, b, b, b, b, c, c, c, c, d, d, d, d]`.
     fn quads(self, abcd: [f32; 4]) -> Self::F;
     /// The same of four bf16.
@@ -190,8 +196,8 @@ pub(crate) trait Simd: Copy {
 macro_rules! kernel {
     ($(#[$doc:meta])* $vis:vis fn $name:ident $(<$($generic:ident: $bound:path),*>)? ($($arg:ident: $type:ty),* $(,)?) = $body:path) => {
         $(#[$doc])*
-        $vis fn $name $(<$($generic: $bound),*>)? (isa: $crate::backend::cpu::simd::Isa, $($arg: $type),*) {
-            use $crate::backend::cpu::simd;
+        $vis fn $name $(<$($generic: $bound),*>)? (isa: $crate::simd::Isa, $($arg: $type),*) {
+            use $crate::simd;
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx2,fma,f16c")]

@@ -111,6 +111,34 @@ impl Simd for Avx2 {
         })
     }
     #[inline(always)]
+    fn sum4(self, [a, b, c, d]: [F; 4]) -> [f32; 4] {
+        cpu!({
+            let [a, b, c, d] = [
+                _mm256_add_ps(a[0], a[1]),
+                _mm256_add_ps(b[0], b[1]),
+                _mm256_add_ps(c[0], c[1]),
+                _mm256_add_ps(d[0], d[1]),
+            ];
+            let ab = _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(a, b), _mm256_permute2f128_ps::<0x31>(a, b));
+            let cd = _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(c, d), _mm256_permute2f128_ps::<0x31>(c, d));
+            // Now a and c in the lower half, b and d in the upper one.
+            let x = _mm256_add_ps(_mm256_shuffle_ps::<0x44>(ab, cd), _mm256_shuffle_ps::<0xee>(ab, cd));
+            let x = _mm256_add_ps(x, _mm256_shuffle_ps::<0xb1>(x, x));
+            let mut sums = [0.0; 8];
+            _mm256_storeu_ps(sums.as_mut_ptr(), x);
+            [sums[0], sums[4], sums[2], sums[6]]
+        })
+    }
+    #[inline(always)]
+    fn greatest(self, x: F) -> f32 {
+        cpu!({
+            let x = _mm256_max_ps(x[0], x[1]);
+            let x = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+            let x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+            _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)))
+        })
+    }
+    #[inline(always)]
     fn quads(self, abcd: [f32; 4]) -> F {
         let [a, b, c, d] = abcd;
         cpu!([_mm256_set_m128(_mm_set1_ps(b), _mm_set1_ps(a)), _mm256_set_m128(_mm_set1_ps(d), _mm_set1_ps(c))])
