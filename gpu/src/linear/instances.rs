@@ -25,6 +25,9 @@ pub struct Instance<T> {
     pub wide: bool,
     /// Whether two blocks share an output, each with half the inputs.
     pub split: bool,
+    /// Whether it gains from starting before the kernel in front of it has ended. Where every multiprocessor has one block,
+    /// blocks that start early share multiprocessors while others stay idle.
+    pub early: bool,
     /// Output tiles a block.
     height: u32,
     stages: u32,
@@ -51,7 +54,7 @@ impl<T> Instance<T> {
 macro_rules! instances {
     ($($list:ident: $output:ty, $output_name:literal {
         $($name:ident, $rows:literal rows, $tiles:literal tiles, $height:literal high, $stages:literal stages,
-          wide $wide:literal, split $split:literal;)*
+          wide $wide:literal, split $split:literal, early $early:literal;)*
     })*) => {
         $(
             $(
@@ -103,6 +106,7 @@ macro_rules! instances {
                 bound: $rows,
                 wide: $wide,
                 split: $split,
+                early: $early,
                 height: $height,
                 stages: $stages,
             }),*];
@@ -111,38 +115,24 @@ macro_rules! instances {
 }
 instances! {
     F32: f32, "f32" {
-        linear_f32_8, 8 rows, 1 tiles, 1 high, 8 stages, wide false, split false;
-        linear_f32_16, 16 rows, 2 tiles, 2 high, 4 stages, wide false, split true;
-        linear_f32_32, 32 rows, 4 tiles, 2 high, 3 stages, wide false, split true;
-        linear_f32_64, 64 rows, 8 tiles, 2 high, 2 stages, wide false, split true;
-        linear_f32_8_wide, 8 rows, 1 tiles, 2 high, 4 stages, wide true, split false;
-        linear_f32_16_wide, 16 rows, 2 tiles, 2 high, 4 stages, wide true, split false;
-        linear_f32_32_wide, 32 rows, 4 tiles, 4 high, 2 stages, wide true, split true;
-        linear_f32_64_wide, 64 rows, 8 tiles, 2 high, 2 stages, wide true, split true;
+        linear_f32_8, 8 rows, 1 tiles, 1 high, 8 stages, wide false, split false, early true;
+        linear_f32_16, 16 rows, 2 tiles, 2 high, 4 stages, wide false, split true, early false;
+        linear_f32_32, 32 rows, 4 tiles, 2 high, 3 stages, wide false, split true, early false;
+        linear_f32_64, 64 rows, 8 tiles, 2 high, 2 stages, wide false, split true, early false;
+        linear_f32_8_wide, 8 rows, 1 tiles, 2 high, 4 stages, wide true, split false, early true;
+        linear_f32_16_wide, 16 rows, 2 tiles, 2 high, 4 stages, wide true, split false, early true;
+        linear_f32_32_wide, 32 rows, 4 tiles, 4 high, 2 stages, wide true, split true, early true;
+        linear_f32_64_wide, 64 rows, 8 tiles, 2 high, 2 stages, wide true, split true, early true;
     }
     BF16: Bf16, "bf16" {
-        linear_bf16_8, 8 rows, 1 tiles, 1 high, 8 stages, wide false, split false;
-        linear_bf16_16, 16 rows, 2 tiles, 2 high, 4 stages, wide false, split true;
-        linear_bf16_32, 32 rows, 4 tiles, 2 high, 3 stages, wide false, split true;
-        linear_bf16_64, 64 rows, 8 tiles, 2 high, 2 stages, wide false, split true;
-        linear_bf16_8_wide, 8 rows, 1 tiles, 2 high, 4 stages, wide true, split false;
-        linear_bf16_16_wide, 16 rows, 2 tiles, 2 high, 4 stages, wide true, split false;
-        linear_bf16_32_wide, 32 rows, 4 tiles, 4 high, 2 stages, wide true, split true;
-        linear_bf16_64_wide, 64 rows, 8 tiles, 2 high, 2 stages, wide true, split true;
-        x_32_split_6, 32 rows, 4 tiles, 2 high, 6 stages, wide false, split true;
-        x_16_split_8, 16 rows, 2 tiles, 2 high, 8 stages, wide false, split true;
-        x_32_split_3high, 32 rows, 4 tiles, 3 high, 2 stages, wide false, split true;
-        x_32_wide_4deep, 32 rows, 4 tiles, 4 high, 4 stages, wide true, split true;
-        x_32_wide_2deep, 32 rows, 4 tiles, 2 high, 6 stages, wide true, split true;
-        x_8_split, 8 rows, 1 tiles, 2 high, 4 stages, wide false, split true;
-        x_16_alone, 16 rows, 2 tiles, 1 high, 6 stages, wide false, split false;
-        x_32_alone, 32 rows, 4 tiles, 1 high, 4 stages, wide false, split false;
-        x_32_wide_3alone, 32 rows, 4 tiles, 3 high, 2 stages, wide true, split false;
-        x_32_wide_3split, 32 rows, 4 tiles, 3 high, 2 stages, wide true, split true;
-        x_32_wide_2split, 32 rows, 4 tiles, 2 high, 3 stages, wide true, split true;
-        x_16_wide_4split, 16 rows, 2 tiles, 4 high, 2 stages, wide true, split true;
-        x_8_wide_4split, 8 rows, 1 tiles, 4 high, 2 stages, wide true, split true;
-        x_8_wide_2split, 8 rows, 1 tiles, 2 high, 4 stages, wide true, split true;
+        linear_bf16_8, 8 rows, 1 tiles, 1 high, 8 stages, wide false, split false, early true;
+        linear_bf16_16, 16 rows, 2 tiles, 2 high, 4 stages, wide false, split true, early false;
+        linear_bf16_32, 32 rows, 4 tiles, 2 high, 3 stages, wide false, split true, early false;
+        linear_bf16_64, 64 rows, 8 tiles, 2 high, 2 stages, wide false, split true, early false;
+        linear_bf16_8_wide, 8 rows, 1 tiles, 2 high, 4 stages, wide true, split false, early true;
+        linear_bf16_16_wide, 16 rows, 2 tiles, 2 high, 4 stages, wide true, split false, early true;
+        linear_bf16_32_wide, 32 rows, 4 tiles, 4 high, 2 stages, wide true, split true, early true;
+        linear_bf16_64_wide, 64 rows, 8 tiles, 2 high, 2 stages, wide true, split true, early true;
     }
 }
 

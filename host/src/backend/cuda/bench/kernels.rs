@@ -69,7 +69,13 @@ impl<'d> Bench<'d> {
             let weights = weights[i % sets].ptr();
             let arguments = (x.ptr(), weights, exchange.ptr_mut(), out.ptr_mut(), rows, inputs, outputs);
             // SAFETY: the buffers are as large as these sizes say; rows are within the kernel's bound.
-            unsafe { self.device.launch_early(kernel, shape, arguments) }
+            unsafe {
+                if instance.early {
+                    self.device.launch_early(kernel, shape, arguments)
+                } else {
+                    self.device.launch(kernel, shape, arguments)
+                }
+            }
         })?;
         // Weight bytes alone: what must come from memory once.
         let work = (2.0 * elements as f64, 2.0 * f64::from(rows) * elements as f64);
