@@ -68,6 +68,11 @@ fn a_row_depends_neither_on_the_rows_beside_it_nor_on_the_instance() {
         let rows = instance.bound - 1;
         assert_eq!(run(instance, rows, shape)[..18], one[..], "{}", instance.kernel.name);
     }
+    let one: Vec<Bf16> = one.into_iter().map(Bf16::from_f32).collect();
+    for instance in BF16 {
+        let rows = instance.bound - 1;
+        assert_eq!(run(instance, rows, shape)[..18], one[..], "{}", instance.kernel.name);
+    }
 }
 
 #[test]
