@@ -62,6 +62,154 @@ pub unsafe fn rms_norm(
     }
 }
 
+/// temp
+#[kernel(threads = 256)]
+pub unsafe fn rms_cached(
+    x: Global<f32>,
+    weight: Global<Bf16>,
+    out: GlobalMut<Bf16>,
+    width: u32,
+    x_stride: u32,
+    out_stride: u32,
+    eps: f32,
+) {
+    unsafe {
+        grid::dependency_wait();
+        let row_at = thread::block_idx_x() as usize;
+        let (x, out) = (x.add(row_at * x_stride as usize), out.add(row_at * out_stride as usize));
+        let mut row = [[0.0; 4]; HELD];
+        for (j, values) in row.iter_mut().enumerate() {
+            if place(j) < width {
+                *values = vector(x, j).read();
+            }
+        }
+        let mut squares = 0.0;
+        for values in &row {
+            squares = add_squares(squares, *values);
+        }
+        let scale = scale(squares, width, eps);
+        for (j, values) in row.iter().enumerate() {
+            let i = place(j);
+            if i < width {
+                let weight = weight.add(i as usize).cast::<[u32; 2]>().read_cached();
+                out.add(i as usize).cast::<[u32; 2]>().write(weighted(*values, scale, weight));
+            }
+        }
+        grid::dependency_launch();
+    }
+}
+
+/// temp
+#[kernel(threads = 256, blocks_per_sm = 5)]
+pub unsafe fn rms_five(
+    x: Global<f32>,
+    weight: Global<Bf16>,
+    out: GlobalMut<Bf16>,
+    width: u32,
+    x_stride: u32,
+    out_stride: u32,
+    eps: f32,
+) {
+    unsafe {
+        grid::dependency_wait();
+        let row_at = thread::block_idx_x() as usize;
+        let (x, out) = (x.add(row_at * x_stride as usize), out.add(row_at * out_stride as usize));
+        let mut row = [[0.0; 4]; HELD];
+        for (j, values) in row.iter_mut().enumerate() {
+            if place(j) < width {
+                *values = vector(x, j).read_once();
+            }
+        }
+        let mut squares = 0.0;
+        for values in &row {
+            squares = add_squares(squares, *values);
+        }
+        let scale = scale(squares, width, eps);
+        for (j, values) in row.iter().enumerate() {
+            let i = place(j);
+            if i < width {
+                let weight = weight.add(i as usize).cast::<[u32; 2]>().read_cached();
+                out.add(i as usize).cast::<[u32; 2]>().write(weighted(*values, scale, weight));
+            }
+        }
+        grid::dependency_launch();
+    }
+}
+
+/// temp
+#[kernel(threads = 256)]
+pub unsafe fn rms_once(
+    x: Global<f32>,
+    weight: Global<Bf16>,
+    out: GlobalMut<Bf16>,
+    width: u32,
+    x_stride: u32,
+    out_stride: u32,
+    eps: f32,
+) {
+    unsafe {
+        grid::dependency_wait();
+        let row_at = thread::block_idx_x() as usize;
+        let (x, out) = (x.add(row_at * x_stride as usize), out.add(row_at * out_stride as usize));
+        let mut row = [[0.0; 4]; HELD];
+        for (j, values) in row.iter_mut().enumerate() {
+            if place(j) < width {
+                *values = vector(x, j).read_once();
+            }
+        }
+        let mut squares = 0.0;
+        for values in &row {
+            squares = add_squares(squares, *values);
+        }
+        let scale = scale(squares, width, eps);
+        for (j, values) in row.iter().enumerate() {
+            let i = place(j);
+            if i < width {
+                let weight = weight.add(i as usize).cast::<[u32; 2]>().read_cached();
+                out.add(i as usize).cast::<[u32; 2]>().write_once(weighted(*values, scale, weight));
+            }
+        }
+        grid::dependency_launch();
+    }
+}
+
+/// temp
+#[kernel(threads = 256, blocks_per_sm = 5)]
+pub unsafe fn rms_five_once(
+    x: Global<f32>,
+    weight: Global<Bf16>,
+    out: GlobalMut<Bf16>,
+    width: u32,
+    x_stride: u32,
+    out_stride: u32,
+    eps: f32,
+) {
+    unsafe {
+        grid::dependency_wait();
+        let row_at = thread::block_idx_x() as usize;
+        let (x, out) = (x.add(row_at * x_stride as usize), out.add(row_at * out_stride as usize));
+        let mut row = [[0.0; 4]; HELD];
+        for (j, values) in row.iter_mut().enumerate() {
+            if place(j) < width {
+                *values = vector(x, j).read_once();
+            }
+        }
+        let mut squares = 0.0;
+        for values in &row {
+            squares = add_squares(squares, *values);
+        }
+        let scale = scale(squares, width, eps);
+        for (j, values) in row.iter().enumerate() {
+            let i = place(j);
+            if i < width {
+                let weight = weight.add(i as usize).cast::<[u32; 2]>().read_cached();
+                out.add(i as usize).cast::<[u32; 2]>().write_once(weighted(*values, scale, weight));
+            }
+        }
+        grid::dependency_launch();
+    }
+}
+
 /// Adds to the residual stream, then RMS norm of each row of the sum.
 ///
 /// residual[t, i] += delta[t, i]; out[t, i] = residual[t, i] / sqrt(mean_i residual[t, i]^2 + eps) * weight[i]

@@ -144,7 +144,6 @@ instances! {
         x_32_quarter_3, 32 rows, 4 tiles, 4 high, 3 stages, wide false, 4 parts, 128 threads, early false;
         x_32_half_3high, 32 rows, 4 tiles, 3 high, 2 stages, wide false, 2 parts, 256 threads, early false;
         x_32_alone, 32 rows, 4 tiles, 1 high, 4 stages, wide false, 1 parts, 256 threads, early false;
-        x_64_quarter, 64 rows, 8 tiles, 4 high, 3 stages, wide false, 4 parts, 128 threads, early false;
         x_32_wide_quarter, 32 rows, 4 tiles, 4 high, 2 stages, wide true, 4 parts, 128 threads, early true;
         x_32_wide_quarter_4, 32 rows, 4 tiles, 4 high, 4 stages, wide true, 4 parts, 128 threads, early true;
         x_32_wide_3alone, 32 rows, 4 tiles, 3 high, 2 stages, wide true, 1 parts, 256 threads, early true;

@@ -1,6 +1,6 @@
 //! What a block of every linear kernel does. The kernels themselves are in `instances`.
 use super::{CHUNK, EMPTY, GROUP, OUTPUTS, Output, STEP, WARPS, border, stage_bytes};
-use cuda_std::{async_copy, atomic, grid, prelude::*, shared};
+use cuda_std::{async_copy, atomic, grid, prelude::*, shared, unroll};
 
 /// Warps of a block that shares its outputs with `parts` - 1 others.
 pub(super) const fn block_warps(parts: u32) -> u32 {
@@ -9,6 +9,8 @@ pub(super) const fn block_warps(parts: u32) -> u32 {
 
 /// Exchanges that a thread has under way before it waits for the first.
 const BATCH: usize = 4;
+/// The place of a sum that is not there, or no longer.
+const NOWHERE: usize = usize::MAX;
 
 /// Sums of a lane: a fragment of each row tile and each output tile.
 type Sums<const TILES: usize, const HEIGHT: usize> = [[[f32; 4]; TILES]; HEIGHT];
@@ -247,41 +249,55 @@ pub(super) unsafe fn linear<
                 continue;
             }
             let words = rows as usize * outputs as usize;
-            let mut sums = [None; BATCH];
-            for (k, sum) in sums.iter_mut().enumerate() {
-                let i = i + k as u32 * warps * 32;
-                *sum = place(i).map(|at| (at, if PARTS == 4 { group_sum(0, i) } else { half_sum(0, i) }));
-            }
+            let mut batch = Batch { places: [NOWHERE; BATCH], sums: [0.0; BATCH] };
+            unroll!(K in [0 1 2 3] {
+                let i = i + K as u32 * warps * 32;
+                if let Some(at) = place(i) {
+                    batch.places[K] = at;
+                    batch.sums[K] = if PARTS == 4 { group_sum(0, i) } else { half_sum(0, i) };
+                }
+            });
             if PARTS == 4 {
-                meet(&mut sums, exchange.add((1 + part as usize / 2) * words));
+                batch.meet(exchange.add((1 + part as usize / 2) * words));
             }
-            meet(&mut sums, exchange);
-            for (at, sum) in sums.into_iter().flatten() {
-                out.add(at).write(T::from_f32(sum));
-            }
+            batch.meet(exchange);
+            unroll!(K in [0 1 2 3] {
+                if batch.places[K] != NOWHERE {
+                    out.add(batch.places[K]).write(T::from_f32(batch.sums[K]));
+                }
+            });
             i += BATCH as u32 * warps * 32;
         }
     }
 }
 
-/// Leaves each sum for the other block, or adds to it what that one has left: only one of the two keeps a sum.
-#[inline(always)]
-unsafe fn meet(sums: &mut [Option<(usize, f32)>; BATCH], exchange: GlobalMut<u32>) {
-    // SAFETY: a word of the exchange a sum, touched atomically until both blocks have been there, then by one of them.
-    unsafe {
-        let mut others = [EMPTY; BATCH];
-        for (sum, other) in sums.iter().zip(&mut others) {
-            if let Some((at, sum)) = sum {
-                *other = atomic::exchange_relaxed(exchange.add(*at), sum.to_bits());
-            }
-        }
-        for (place, other) in sums.iter_mut().zip(others) {
-            if other == EMPTY {
-                *place = None;
-            } else if let Some((at, sum)) = place {
-                exchange.add(*at).write(EMPTY);
-                *sum += f32::from_bits(other);
-            }
+/// Sums of a thread on their way to the output.
+struct Batch {
+    /// Where in the output each belongs, or [`NOWHERE`].
+    places: [usize; BATCH],
+    sums: [f32; BATCH],
+}
+
+impl Batch {
+    /// Leaves each sum for the other block, or adds to it what that one has left: only one of the two keeps it.
+    #[inline(always)]
+    unsafe fn meet(&mut self, exchange: GlobalMut<u32>) {
+        // SAFETY: a word of the exchange a sum, touched atomically until both blocks have been there, then by one of them.
+        unsafe {
+            let mut others = [EMPTY; BATCH];
+            unroll!(K in [0 1 2 3] {
+                if self.places[K] != NOWHERE {
+                    others[K] = atomic::exchange_relaxed(exchange.add(self.places[K]), self.sums[K].to_bits());
+                }
+            });
+            unroll!(K in [0 1 2 3] {
+                if others[K] == EMPTY {
+                    self.places[K] = NOWHERE;
+                } else {
+                    exchange.add(self.places[K]).write(EMPTY);
+                    self.sums[K] += f32::from_bits(others[K]);
+                }
+            });
         }
     }
 }
