@@ -19,7 +19,7 @@ const HELD: usize = 8;
 ///   read, all loads being under way before the first is waited for; rows that are wider than 8192 or no multiple of four are
 ///   read again instead, with the same result.
 /// * Shared memory: 32 B, one partial sum a warp.
-/// * Registers: 32 of the row; under 64, so that four blocks are on a multiprocessor: the kernel lives on bytes in flight.
+/// * Registers: 32 of the row, 64 in all, so that four blocks are on a multiprocessor: the kernel lives on bytes in flight.
 /// * Bytes: 6 a element and 2 a weight; FLOPs: 5 an element.
 /// * Alignment: `x` 16 B, `weight` and `out` 8 B, both strides multiples of 4. Any width.
 /// * Tolerance: 2^-8 relative, the rounding to bf16; the sum of squares in f32 adds less than 1e-6.
@@ -62,154 +62,6 @@ pub unsafe fn rms_norm(
     }
 }
 
-/// temp
-#[kernel(threads = 256)]
-pub unsafe fn rms_cached(
-    x: Global<f32>,
-    weight: Global<Bf16>,
-    out: GlobalMut<Bf16>,
-    width: u32,
-    x_stride: u32,
-    out_stride: u32,
-    eps: f32,
-) {
-    unsafe {
-        grid::dependency_wait();
-        let row_at = thread::block_idx_x() as usize;
-        let (x, out) = (x.add(row_at * x_stride as usize), out.add(row_at * out_stride as usize));
-        let mut row = [[0.0; 4]; HELD];
-        for (j, values) in row.iter_mut().enumerate() {
-            if place(j) < width {
-                *values = vector(x, j).read();
-            }
-        }
-        let mut squares = 0.0;
-        for values in &row {
-            squares = add_squares(squares, *values);
-        }
-        let scale = scale(squares, width, eps);
-        for (j, values) in row.iter().enumerate() {
-            let i = place(j);
-            if i < width {
-                let weight = weight.add(i as usize).cast::<[u32; 2]>().read_cached();
-                out.add(i as usize).cast::<[u32; 2]>().write(weighted(*values, scale, weight));
-            }
-        }
-        grid::dependency_launch();
-    }
-}
-
-/// temp
-#[kernel(threads = 256, blocks_per_sm = 5)]
-pub unsafe fn rms_five(
-    x: Global<f32>,
-    weight: Global<Bf16>,
-    out: GlobalMut<Bf16>,
-    width: u32,
-    x_stride: u32,
-    out_stride: u32,
-    eps: f32,
-) {
-    unsafe {
-        grid::dependency_wait();
-        let row_at = thread::block_idx_x() as usize;
-        let (x, out) = (x.add(row_at * x_stride as usize), out.add(row_at * out_stride as usize));
-        let mut row = [[0.0; 4]; HELD];
-        for (j, values) in row.iter_mut().enumerate() {
-            if place(j) < width {
-                *values = vector(x, j).read_once();
-            }
-        }
-        let mut squares = 0.0;
-        for values in &row {
-            squares = add_squares(squares, *values);
-        }
-        let scale = scale(squares, width, eps);
-        for (j, values) in row.iter().enumerate() {
-            let i = place(j);
-            if i < width {
-                let weight = weight.add(i as usize).cast::<[u32; 2]>().read_cached();
-                out.add(i as usize).cast::<[u32; 2]>().write(weighted(*values, scale, weight));
-            }
-        }
-        grid::dependency_launch();
-    }
-}
-
-/// temp
-#[kernel(threads = 256)]
-pub unsafe fn rms_once(
-    x: Global<f32>,
-    weight: Global<Bf16>,
-    out: GlobalMut<Bf16>,
-    width: u32,
-    x_stride: u32,
-    out_stride: u32,
-    eps: f32,
-) {
-    unsafe {
-        grid::dependency_wait();
-        let row_at = thread::block_idx_x() as usize;
-        let (x, out) = (x.add(row_at * x_stride as usize), out.add(row_at * out_stride as usize));
-        let mut row = [[0.0; 4]; HELD];
-        for (j, values) in row.iter_mut().enumerate() {
-            if place(j) < width {
-                *values = vector(x, j).read_once();
-            }
-        }
-        let mut squares = 0.0;
-        for values in &row {
-            squares = add_squares(squares, *values);
-        }
-        let scale = scale(squares, width, eps);
-        for (j, values) in row.iter().enumerate() {
-            let i = place(j);
-            if i < width {
-                let weight = weight.add(i as usize).cast::<[u32; 2]>().read_cached();
-                out.add(i as usize).cast::<[u32; 2]>().write_once(weighted(*values, scale, weight));
-            }
-        }
-        grid::dependency_launch();
-    }
-}
-
-/// temp
-#[kernel(threads = 256, blocks_per_sm = 5)]
-pub unsafe fn rms_five_once(
-    x: Global<f32>,
-    weight: Global<Bf16>,
-    out: GlobalMut<Bf16>,
-    width: u32,
-    x_stride: u32,
-    out_stride: u32,
-    eps: f32,
-) {
-    unsafe {
-        grid::dependency_wait();
-        let row_at = thread::block_idx_x() as usize;
-        let (x, out) = (x.add(row_at * x_stride as usize), out.add(row_at * out_stride as usize));
-        let mut row = [[0.0; 4]; HELD];
-        for (j, values) in row.iter_mut().enumerate() {
-            if place(j) < width {
-                *values = vector(x, j).read_once();
-            }
-        }
-        let mut squares = 0.0;
-        for values in &row {
-            squares = add_squares(squares, *values);
-        }
-        let scale = scale(squares, width, eps);
-        for (j, values) in row.iter().enumerate() {
-            let i = place(j);
-            if i < width {
-                let weight = weight.add(i as usize).cast::<[u32; 2]>().read_cached();
-                out.add(i as usize).cast::<[u32; 2]>().write_once(weighted(*values, scale, weight));
-            }
-        }
-        grid::dependency_launch();
-    }
-}
-
 /// Adds to the residual stream, then RMS norm of each row of the sum.
 ///
 /// residual[t, i] += delta[t, i]; out[t, i] = residual[t, i] / sqrt(mean_i residual[t, i]^2 + eps) * weight[i]
@@ -218,7 +70,7 @@ pub unsafe fn rms_five_once(
 ///   bf16. Rows are `stride` elements apart in all three.
 /// * Work: as [`rms_norm`]; where it reads again, each thread reads what itself wrote.
 /// * Shared memory: 32 B, one partial sum a warp.
-/// * Registers: 64 of the two rows; under 128.
+/// * Registers: 32 of the row, under 64 in all.
 /// * Bytes: 14 an element and 2 a weight; FLOPs: 6 an element.
 /// * Alignment: `residual` and `delta` 16 B, `weight` and `out` 8 B, `stride` a multiple of 4. Any width.
 /// * Tolerance: the sum is exact to one f32 rounding; `out` 2^-8 relative, the rounding to bf16.

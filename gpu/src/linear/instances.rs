@@ -1,9 +1,7 @@
 //! The linear kernels by rows, outputs and type of result, and the choice among them.
-#[cfg(not(target_arch = "nvptx64"))]
-use super::kernel::block_warps;
 use super::kernel::linear;
 #[cfg(not(target_arch = "nvptx64"))]
-use super::{OUTPUTS, stage_bytes};
+use super::{OUTPUTS, WARPS, stage_bytes};
 #[cfg(not(target_arch = "nvptx64"))]
 use cuda_std::launch::{Kernel, LaunchShape};
 use cuda_std::prelude::*;
@@ -25,8 +23,8 @@ pub struct Instance<T> {
     pub bound: u32,
     /// Whether it is for many outputs.
     pub wide: bool,
-    /// Blocks that share an output, each with a part of the inputs: 1, 2 or 4.
-    pub parts: u32,
+    /// Whether two blocks share an output, each with half the inputs.
+    pub split: bool,
     /// Whether it gains from starting before the kernel in front of it has ended. Where every multiprocessor has one block,
     /// blocks that start early share multiprocessors while others stay idle.
     pub early: bool,
@@ -40,23 +38,23 @@ impl<T> Instance<T> {
     /// Its launch.
     pub fn shape(&self, outputs: u32) -> LaunchShape {
         let (tiles, width) = (self.bound / 8, OUTPUTS * self.height);
-        let warps = block_warps(self.parts);
-        let halves = if self.parts == 1 { 2 } else { 1 };
-        let partial = halves * warps * self.bound * width * 4;
-        let ring = warps * self.stages * stage_bytes(tiles, self.height);
-        LaunchShape::new((outputs.div_ceil(width), self.parts), warps * 32).shared(ring.max(partial))
+        let halves = if self.split { 1 } else { 2 };
+        let partial = halves * WARPS * self.bound * width * 4;
+        let ring = WARPS * self.stages * stage_bytes(tiles, self.height);
+        let grid = (outputs.div_ceil(width), if self.split { 2 } else { 1 });
+        LaunchShape::new(grid, WARPS * 32).shared(ring.max(partial))
     }
 
     /// Words of the exchange that it needs.
     pub fn exchange_words(&self, rows: u32, outputs: u32) -> u32 {
-        rows * outputs * (self.parts - 1)
+        if self.split { rows * outputs } else { 0 }
     }
 }
 
 macro_rules! instances {
     ($($list:ident: $output:ty, $output_name:literal {
         $($name:ident, $rows:literal rows, $tiles:literal tiles, $height:literal high, $stages:literal stages,
-          wide $wide:literal, $parts:tt parts, $threads:literal threads, early $early:literal;)*
+          wide $wide:literal, split $split:literal, early $early:literal;)*
     })*) => {
         $(
             $(
@@ -82,7 +80,7 @@ macro_rules! instances {
                 /// # Safety
                 /// The buffers have those shapes and alignments, `rows` is from 1 to the bound, and neither `out` nor `exchange`
                 /// overlaps anything. No kernel before it in the stream writes `weight`.
-                #[kernel(threads = $threads)]
+                #[kernel(threads = 256)]
                 pub unsafe fn $name(
                     x: Global<Bf16>,
                     weight: Global<Bf16>,
@@ -94,7 +92,7 @@ macro_rules! instances {
                 ) {
                     // SAFETY: the contract is the same.
                     unsafe {
-                        linear::<$tiles, $height, $stages, { $stages - 1 }, $parts, $output>(
+                        linear::<$tiles, $height, $stages, { $stages - 1 }, $split, $output>(
                             x, weight, exchange, out, rows, inputs, outputs,
                         );
                     }
@@ -107,7 +105,7 @@ macro_rules! instances {
                 kernel: $name::KERNEL,
                 bound: $rows,
                 wide: $wide,
-                parts: $parts,
+                split: $split,
                 early: $early,
                 height: $height,
                 stages: $stages,
@@ -117,40 +115,24 @@ macro_rules! instances {
 }
 instances! {
     F32: f32, "f32" {
-        linear_f32_8, 8 rows, 1 tiles, 1 high, 8 stages, wide false, 1 parts, 256 threads, early true;
-        linear_f32_16, 16 rows, 2 tiles, 2 high, 4 stages, wide false, 2 parts, 256 threads, early false;
-        linear_f32_32, 32 rows, 4 tiles, 2 high, 3 stages, wide false, 2 parts, 256 threads, early false;
-        linear_f32_64, 64 rows, 8 tiles, 2 high, 2 stages, wide false, 2 parts, 256 threads, early false;
-        linear_f32_8_wide, 8 rows, 1 tiles, 2 high, 4 stages, wide true, 1 parts, 256 threads, early true;
-        linear_f32_16_wide, 16 rows, 2 tiles, 2 high, 4 stages, wide true, 1 parts, 256 threads, early true;
-        linear_f32_32_wide, 32 rows, 4 tiles, 4 high, 2 stages, wide true, 2 parts, 256 threads, early true;
-        linear_f32_64_wide, 64 rows, 8 tiles, 2 high, 2 stages, wide true, 2 parts, 256 threads, early true;
+        linear_f32_8, 8 rows, 1 tiles, 1 high, 8 stages, wide false, split false, early true;
+        linear_f32_16, 16 rows, 2 tiles, 1 high, 6 stages, wide false, split false, early false;
+        linear_f32_32, 32 rows, 4 tiles, 2 high, 3 stages, wide false, split true, early false;
+        linear_f32_64, 64 rows, 8 tiles, 2 high, 2 stages, wide false, split true, early false;
+        linear_f32_8_wide, 8 rows, 1 tiles, 2 high, 4 stages, wide true, split false, early true;
+        linear_f32_16_wide, 16 rows, 2 tiles, 2 high, 4 stages, wide true, split false, early true;
+        linear_f32_32_wide, 32 rows, 4 tiles, 4 high, 2 stages, wide true, split true, early true;
+        linear_f32_64_wide, 64 rows, 8 tiles, 2 high, 2 stages, wide true, split true, early true;
     }
     BF16: Bf16, "bf16" {
-        linear_bf16_8, 8 rows, 1 tiles, 1 high, 8 stages, wide false, 1 parts, 256 threads, early true;
-        linear_bf16_16, 16 rows, 2 tiles, 2 high, 4 stages, wide false, 2 parts, 256 threads, early false;
-        linear_bf16_32, 32 rows, 4 tiles, 2 high, 3 stages, wide false, 2 parts, 256 threads, early false;
-        linear_bf16_64, 64 rows, 8 tiles, 2 high, 2 stages, wide false, 2 parts, 256 threads, early false;
-        linear_bf16_8_wide, 8 rows, 1 tiles, 2 high, 4 stages, wide true, 1 parts, 256 threads, early true;
-        linear_bf16_16_wide, 16 rows, 2 tiles, 2 high, 4 stages, wide true, 1 parts, 256 threads, early true;
-        linear_bf16_32_wide, 32 rows, 4 tiles, 4 high, 2 stages, wide true, 2 parts, 256 threads, early true;
-        linear_bf16_64_wide, 64 rows, 8 tiles, 2 high, 2 stages, wide true, 2 parts, 256 threads, early true;
-        x_16_quarter, 16 rows, 2 tiles, 4 high, 4 stages, wide false, 4 parts, 128 threads, early false;
-        x_16_quarter_3, 16 rows, 2 tiles, 4 high, 3 stages, wide false, 4 parts, 128 threads, early false;
-        x_16_alone, 16 rows, 2 tiles, 1 high, 6 stages, wide false, 1 parts, 256 threads, early false;
-        x_8_quarter, 8 rows, 1 tiles, 4 high, 5 stages, wide false, 4 parts, 128 threads, early true;
-        x_8_half, 8 rows, 1 tiles, 2 high, 4 stages, wide false, 2 parts, 256 threads, early true;
-        x_32_quarter, 32 rows, 4 tiles, 4 high, 4 stages, wide false, 4 parts, 128 threads, early false;
-        x_32_quarter_3, 32 rows, 4 tiles, 4 high, 3 stages, wide false, 4 parts, 128 threads, early false;
-        x_32_half_3high, 32 rows, 4 tiles, 3 high, 2 stages, wide false, 2 parts, 256 threads, early false;
-        x_32_alone, 32 rows, 4 tiles, 1 high, 4 stages, wide false, 1 parts, 256 threads, early false;
-        x_32_wide_quarter, 32 rows, 4 tiles, 4 high, 2 stages, wide true, 4 parts, 128 threads, early true;
-        x_32_wide_quarter_4, 32 rows, 4 tiles, 4 high, 4 stages, wide true, 4 parts, 128 threads, early true;
-        x_32_wide_3alone, 32 rows, 4 tiles, 3 high, 2 stages, wide true, 1 parts, 256 threads, early true;
-        x_32_wide_3half, 32 rows, 4 tiles, 3 high, 2 stages, wide true, 2 parts, 256 threads, early true;
-        x_32_wide_2half, 32 rows, 4 tiles, 2 high, 3 stages, wide true, 2 parts, 256 threads, early true;
-        x_16_wide_4half, 16 rows, 2 tiles, 4 high, 2 stages, wide true, 2 parts, 256 threads, early true;
-        x_16_wide_quarter, 16 rows, 2 tiles, 4 high, 2 stages, wide true, 4 parts, 128 threads, early true;
+        linear_bf16_8, 8 rows, 1 tiles, 1 high, 8 stages, wide false, split false, early true;
+        linear_bf16_16, 16 rows, 2 tiles, 1 high, 6 stages, wide false, split false, early false;
+        linear_bf16_32, 32 rows, 4 tiles, 2 high, 3 stages, wide false, split true, early false;
+        linear_bf16_64, 64 rows, 8 tiles, 2 high, 2 stages, wide false, split true, early false;
+        linear_bf16_8_wide, 8 rows, 1 tiles, 2 high, 4 stages, wide true, split false, early true;
+        linear_bf16_16_wide, 16 rows, 2 tiles, 2 high, 4 stages, wide true, split false, early true;
+        linear_bf16_32_wide, 32 rows, 4 tiles, 4 high, 2 stages, wide true, split true, early true;
+        linear_bf16_64_wide, 64 rows, 8 tiles, 2 high, 2 stages, wide true, split true, early true;
     }
 }
 

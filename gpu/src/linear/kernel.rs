@@ -1,16 +1,11 @@
 //! What a block of every linear kernel does. The kernels themselves are in `instances`.
-use super::{CHUNK, EMPTY, GROUP, OUTPUTS, Output, STEP, WARPS, border, stage_bytes};
-use cuda_std::{async_copy, atomic, grid, prelude::*, shared, unroll};
+use super::{CHUNK, EMPTY, OUTPUTS, Output, STEP, WARPS, border, stage_bytes};
+use cuda_std::{async_copy, atomic, grid, prelude::*, shared};
 
-/// Warps of a block that shares its outputs with `parts` - 1 others.
-pub(super) const fn block_warps(parts: u32) -> u32 {
-    if parts == 4 { GROUP } else { WARPS }
-}
-
+/// Threads of a block.
+const THREADS: u32 = WARPS * 32;
 /// Exchanges that a thread has under way before it waits for the first.
 const BATCH: usize = 4;
-/// The place of a sum that is not there, or no longer.
-const NOWHERE: usize = usize::MAX;
 
 /// Sums of a lane: a fragment of each row tile and each output tile.
 type Sums<const TILES: usize, const HEIGHT: usize> = [[[f32; 4]; TILES]; HEIGHT];
@@ -131,10 +126,9 @@ impl<const TILES: usize, const HEIGHT: usize, const STAGES: u32> Ring<TILES, HEI
 
 /// A block: up to 8 `TILES` rows and 16 `HEIGHT` outputs, with `STAGES` chunks in flight a warp, `KEEP` being one less.
 ///
-/// An output is the sum of two halves, split at [`border`]; a half is the sum of two groups of four warps, a group that of its
-/// warps' sums in their order. With 1 of `PARTS` a block takes both halves, one after the other; with 2 it takes one and
-/// meets the other's block at `exchange`; with 4 it is one group of a half, and the halves meet there after the groups. Since
-/// a + b is b + a, the result is the same to the bit.
+/// An output is the sum of two halves, split at [`border`]; a half is the sum of its warps' sums in their order. With `SPLIT`
+/// a block takes one of the halves, blockIdx.y, and meets the other's block at `exchange`; otherwise it takes both, one
+/// after the other. The result is the same to the bit.
 ///
 /// Every block reads the rows of x for its inputs, so x costs as much as the weights where there are as many rows as outputs a
 /// block: `HEIGHT` tiles share what a lane has of x. Splitting allows more of them without leaving multiprocessors idle.
@@ -147,7 +141,7 @@ pub(super) unsafe fn linear<
     const HEIGHT: usize,
     const STAGES: u32,
     const KEEP: u32,
-    const PARTS: u32,
+    const SPLIT: bool,
     T: Output,
 >(
     x: Global<Bf16>,
@@ -165,22 +159,20 @@ pub(super) unsafe fn linear<
         grid::dependency_launch();
         let thread = thread::thread_idx_x();
         let (lane, warp) = (thread % 32, thread / 32);
-        let part = if PARTS == 1 { 0 } else { thread::block_idx_y() };
-        let warps = const { block_warps(PARTS) };
         let (g, t) = (lane / 4, lane % 4);
         let width = const { OUTPUTS * HEIGHT as u32 };
         let first_output = thread::block_idx_x() * width;
         let last_tile = outputs.div_ceil(OUTPUTS) - 1;
         let border = border(inputs);
-        let (from, until) = match (PARTS, part / const { PARTS.div_ceil(2) }) {
-            (1, _) => (0, inputs),
-            (_, 0) => (0, border.min(inputs)),
-            (_, _) => (border, inputs),
+        let (from, until) = match (SPLIT, thread::block_idx_y()) {
+            (false, _) => (0, inputs),
+            (true, 0) => (0, border.min(inputs)),
+            (true, _) => (border, inputs),
         };
         let stage = const { stage_bytes(TILES as u32, HEIGHT as u32) };
         let ring = Ring::<TILES, HEIGHT, STAGES> {
             at: shared::dynamic_shared_mem::<[u32; 4]>().byte_add(warp * STAGES * stage).add(lane),
-            warp: if PARTS == 4 { part % 2 * GROUP + warp } else { warp },
+            warp,
             g,
             weights: core::array::from_fn(|h| {
                 let tile = (thread::block_idx_x() * HEIGHT as u32 + h as u32).min(last_tile);
@@ -202,8 +194,8 @@ pub(super) unsafe fn linear<
             ring.fetch_rows(n);
         }
         let mut n = first;
-        let low = ring.multiply::<KEEP>(&mut n, if PARTS == 1 { border.min(inputs) } else { until });
-        let high = if PARTS == 1 { ring.multiply::<KEEP>(&mut n, until) } else { low };
+        let low = ring.multiply::<KEEP>(&mut n, if SPLIT { until } else { border.min(inputs) });
+        let high = if SPLIT { low } else { ring.multiply::<KEEP>(&mut n, until) };
 
         // Partial sums [half, warp, row, output].
         thread::sync_threads();
@@ -213,7 +205,7 @@ pub(super) unsafe fn linear<
             for (h, sums) in sums.iter().enumerate() {
                 for (tile, sum) in sums.iter().enumerate() {
                     let place = (8 * tile as u32 + 2 * t) * width + 16 * h as u32 + g;
-                    let to = partial.add((half * warps + warp) * size + place);
+                    let to = partial.add((half * WARPS + warp) * size + place);
                     to.write(sum[0]);
                     to.add(width).write(sum[1]);
                     to.add(8).write(sum[2]);
@@ -222,18 +214,17 @@ pub(super) unsafe fn linear<
             }
         };
         keep(0, &low);
-        if PARTS == 1 {
+        if !SPLIT {
             keep(1, &high);
         }
         thread::sync_threads();
-        let group_sum = |group: u32, i: u32| {
+        let half_sum = |half: u32, i: u32| {
             let mut sum = 0.0;
-            for warp in group * GROUP..(group + 1) * GROUP {
+            for warp in half * WARPS..(half + 1) * WARPS {
                 sum += partial.add(warp * size + i).read();
             }
             sum
         };
-        let half_sum = |half: u32, i: u32| group_sum(2 * half, i) + group_sum(2 * half + 1, i);
         // Where partial sum `i` belongs in `out`, if it does.
         let place = |i: u32| {
             let (row, output) = (i / width, first_output + i % width);
@@ -241,63 +232,30 @@ pub(super) unsafe fn linear<
         };
         let mut i = thread;
         while i < size {
-            if PARTS == 1 {
+            if SPLIT {
+                let (mut mine, mut other) = ([0.0f32; BATCH], [EMPTY; BATCH]);
+                for (k, (mine, other)) in mine.iter_mut().zip(&mut other).enumerate() {
+                    let i = i + k as u32 * THREADS;
+                    if let Some(at) = place(i) {
+                        *mine = half_sum(0, i);
+                        *other = atomic::exchange_relaxed(exchange.add(at), mine.to_bits());
+                    }
+                }
+                for (k, (mine, other)) in mine.iter().zip(&other).enumerate() {
+                    if let Some(at) = place(i + k as u32 * THREADS)
+                        && *other != EMPTY
+                    {
+                        exchange.add(at).write(EMPTY);
+                        out.add(at).write(T::from_f32(mine + f32::from_bits(*other)));
+                    }
+                }
+                i += BATCH as u32 * THREADS;
+            } else {
                 if let Some(at) = place(i) {
                     out.add(at).write(T::from_f32(half_sum(0, i) + half_sum(1, i)));
                 }
-                i += warps * 32;
-                continue;
+                i += THREADS;
             }
-            let words = rows as usize * outputs as usize;
-            let mut batch = Batch { places: [NOWHERE; BATCH], sums: [0.0; BATCH] };
-            unroll!(K in [0 1 2 3] {
-                let i = i + K as u32 * warps * 32;
-                if let Some(at) = place(i) {
-                    batch.places[K] = at;
-                    batch.sums[K] = if PARTS == 4 { group_sum(0, i) } else { half_sum(0, i) };
-                }
-            });
-            if PARTS == 4 {
-                batch.meet(exchange.add((1 + part as usize / 2) * words));
-            }
-            batch.meet(exchange);
-            unroll!(K in [0 1 2 3] {
-                if batch.places[K] != NOWHERE {
-                    out.add(batch.places[K]).write(T::from_f32(batch.sums[K]));
-                }
-            });
-            i += BATCH as u32 * warps * 32;
-        }
-    }
-}
-
-/// Sums of a thread on their way to the output.
-struct Batch {
-    /// Where in the output each belongs, or [`NOWHERE`].
-    places: [usize; BATCH],
-    sums: [f32; BATCH],
-}
-
-impl Batch {
-    /// Leaves each sum for the other block, or adds to it what that one has left: only one of the two keeps it.
-    #[inline(always)]
-    unsafe fn meet(&mut self, exchange: GlobalMut<u32>) {
-        // SAFETY: a word of the exchange a sum, touched atomically until both blocks have been there, then by one of them.
-        unsafe {
-            let mut others = [EMPTY; BATCH];
-            unroll!(K in [0 1 2 3] {
-                if self.places[K] != NOWHERE {
-                    others[K] = atomic::exchange_relaxed(exchange.add(self.places[K]), self.sums[K].to_bits());
-                }
-            });
-            unroll!(K in [0 1 2 3] {
-                if others[K] == EMPTY {
-                    self.places[K] = NOWHERE;
-                } else {
-                    exchange.add(self.places[K]).write(EMPTY);
-                    self.sums[K] += f32::from_bits(others[K]);
-                }
-            });
         }
     }
 }

@@ -14,8 +14,6 @@ use cuda_std::prelude::*;
 
 /// Warps of a block; they share its outputs and divide the inputs among them.
 const WARPS: u32 = 8;
-/// Warps whose sums are added up first; a block of them can stand alone.
-const GROUP: u32 = WARPS / 2;
 /// Outputs of a block: the rows of one mma tile.
 const OUTPUTS: u32 = 16;
 /// Inputs a warp takes at a time: two mma steps.

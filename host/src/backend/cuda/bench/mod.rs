@@ -5,7 +5,6 @@
 
 pub mod attention;
 mod ceilings;
-mod experiment;
 mod kernels;
 
 use std::fmt;
@@ -83,7 +82,6 @@ impl fmt::Display for Timing {
 /// The device failed, or has too little memory free.
 pub fn run(device: &Device) -> Result<(Ceilings, Vec<Measured>)> {
     let ceilings = ceilings::measure(device)?;
-    experiment::run(device, &ceilings)?;
     Ok((ceilings, kernels::measure(device, &ceilings)?))
 }
 
