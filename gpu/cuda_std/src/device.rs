@@ -288,6 +288,7 @@ macro_rules! ldmatrix {
     };
 }
 ldmatrix! {
+    ldmatrix_x2_at(2), "ldmatrix.sync.aligned.m8n8.x2.shared.b16 {{{},{}}}, [{}];", [a b];
     ldmatrix_x2_trans_at(2), "ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {{{},{}}}, [{}];", [a b];
     ldmatrix_x4_at(4), "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{{},{},{},{}}}, [{}];", [a b c d];
     ldmatrix_x4_trans_at(4), "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {{{},{},{},{}}}, [{}];", [a b c d];

@@ -72,6 +72,15 @@ pub enum Spec {
     Ngram,
 }
 
+/// How a latent cache holds its elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum CacheType {
+    /// Two bytes each.
+    Bf16,
+    /// A byte each, and a factor a row.
+    E4m3,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Switch {
     On,
@@ -166,6 +175,9 @@ pub enum KernelsTaskFlags {
         #[arg(long = "context", value_name = "LIST", value_delimiter = ',', default_value = "1024,4096,16384,65536,131072",
             value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
         contexts: Vec<u32>,
+        /// How the cache holds its elements
+        #[arg(long, value_name = "TYPE", default_value = "bf16")]
+        cache: CacheType,
         /// Random inputs to check with, each with the next seed
         #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u32).range(1..=16))]
         seeds: u32,

@@ -6,10 +6,11 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
+use coppice_gpu::attention::Kind;
 use coppice_model::Source;
 
 use super::args::{
-    Device, DeviceFlags, DoctorFlags, InspectFlags, KernelsFlags, KernelsTaskFlags, LogitsFlags, ReportFlags,
+    CacheType, Device, DeviceFlags, DoctorFlags, InspectFlags, KernelsFlags, KernelsTaskFlags, LogitsFlags, ReportFlags,
 };
 use crate::backend::cuda::bench::attention::Sizes;
 use crate::backend::cuda::check::Size;
@@ -171,6 +172,13 @@ impl DoctorFlags {
     }
 }
 
+fn kind(cache: CacheType) -> Kind {
+    match cache {
+        CacheType::Bf16 => Kind::Bf16,
+        CacheType::E4m3 => Kind::E4m3,
+    }
+}
+
 impl KernelsFlags {
     /// Lists where nothing else is asked for.
     pub fn validate(self) -> KernelsArgs {
@@ -181,9 +189,9 @@ impl KernelsFlags {
                 seeds: Seeds { first: seed.into(), count: seeds },
             },
             Some(KernelsTaskFlags::Bench) => KernelsTask::Bench,
-            Some(KernelsTaskFlags::Attention { heads, tree_rows, contexts, seeds, repeats, csv }) => {
+            Some(KernelsTaskFlags::Attention { heads, tree_rows, contexts, cache, seeds, repeats, csv }) => {
                 KernelsTask::Attention {
-                    sizes: Sizes { heads, tree_rows, contexts, seeds: seeds.into(), repeats },
+                    sizes: Sizes { heads, tree_rows, contexts, cache: kind(cache), seeds: seeds.into(), repeats },
                     csv,
                 }
             }
