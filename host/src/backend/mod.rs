@@ -10,10 +10,12 @@ pub mod deferred;
 mod handles;
 mod op;
 mod round;
+mod span;
 
 pub use handles::*;
 pub use op::*;
 pub use round::*;
+use span::enter;
 
 use coppice_model::bind::{MoeWeights, SwigluWeights};
 use coppice_model::config::MoeConfig;

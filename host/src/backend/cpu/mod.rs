@@ -40,7 +40,7 @@ use self::sequence::SequenceState;
 use self::state::{Activations, Arena, Operand, RowSet};
 use super::{
     Backend, CacheLayer, DraftAttention, DraftAttentionSpec, Matrix, MemoryUse, Mla, MlaSpec, Mlp, Moe, Op, Rope,
-    RopeTable, Round, Routes, RowValues, Rows, Sequence, SequenceSpec, Tensor, Vector,
+    RopeTable, Round, Routes, RowValues, Rows, Sequence, SequenceSpec, Tensor, Vector, enter,
 };
 use crate::error::{Error, Result};
 
@@ -125,6 +125,7 @@ impl Cpu {
         {
             return Ok(());
         }
+        let _span = enter(&op);
         match op {
             Op::Begin { sequence, request } => self.begin(sequence, request),
             Op::PromptRows { sequence, rows, ids } => self.prompt_rows(sequence, rows, &ids),
