@@ -104,15 +104,6 @@ impl Causes {
         let most = shares.into_iter().max_by(|(a, x), (b, y)| a.cmp(b).then(y.cmp(x)));
         most.map_or(Cause::Unknown, |(_, cause)| cause)
     }
-
-    /// What was going on at each moment of a time, `None` where nothing was recorded; together they are the time.
-    pub fn parts(&self, time: Interval) -> impl Iterator<Item = (u64, Option<Cause>)> {
-        let first = self.parts.partition_point(|(part, _)| part.end <= time.start);
-        let parts = self.parts[first..].iter().take_while(move |(part, _)| part.start < time.end);
-        let known: Vec<_> = parts.map(|(part, cause)| (part.overlap(time), Some(*cause))).collect();
-        let rest = time.length() - known.iter().map(|(length, _)| length).sum::<u64>();
-        known.into_iter().chain((rest > 0).then_some((rest, None)))
-    }
 }
 
 #[cfg(test)]
@@ -158,9 +149,6 @@ mod tests {
         let causes = Causes::new(&spans, &[copy], false, 1);
         assert_eq!(causes.of(gap(10, 90)), Cause::Copy);
         assert_eq!(causes.of(gap(0, 25)), Cause::HostStage("commit"));
-        let parts: Vec<_> = causes.parts(gap(10, 110)).collect();
-        let stage = Some(Cause::HostStage("commit"));
-        assert_eq!(parts, [(10, stage), (70, Some(Cause::Copy)), (10, stage), (10, None)]);
     }
 
     #[test]

@@ -47,11 +47,7 @@ impl Marks {
             _ => 0,
         });
         if !bins.iter().any(|bin| matches!(bin, Bin::Busy(_))) {
-            return match (any(Bin::NoSample), any(Bin::Idle)) {
-                (true, _) => only_below(self.no_sample),
-                (false, true) => only_below(self.idle),
-                (false, false) => ' ',
-            };
+            return only_below(if any(Bin::NoSample) { self.no_sample } else { self.idle });
         }
         if !self.unicode {
             return match steps[0] + steps[1] {
@@ -72,8 +68,6 @@ impl Marks {
 /// What is known of a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Bin {
-    /// After the end.
-    Nothing,
     /// The source was not recording.
     NoSample,
     /// Records of this time were lost.

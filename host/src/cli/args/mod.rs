@@ -1,5 +1,6 @@
 //! The flags as they are typed, each described once. What they mean together lives in `validate`.
 
+mod profile;
 mod request;
 mod values;
 
@@ -7,7 +8,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-pub use request::{ChatFlags, DraftingFlags, GenerateFlags, ModelFlags, PromptFlags, SamplingFlags, TreeFlags};
+pub use profile::{By, ProfileFlags};
+pub use request::{ChatFlags, DraftingFlags, GenerateFlags, LengthFlags, ModelFlags, PromptFlags, SamplingFlags, TreeFlags};
 pub use values::TreeBudget;
 use values::{count, gpu, runs, threads, whole};
 
@@ -27,6 +29,9 @@ pub enum Flags {
     /// Draw a round's draft tree: tokens, probabilities, the accepted path
     #[command(after_help = TREE_NOTES, allow_negative_numbers = true)]
     Tree(Box<TreeFlags>),
+    /// Show where a generation's time goes: every idle gap and its cause
+    #[command(after_help = PROFILE_NOTES, allow_negative_numbers = true)]
+    Profile(Box<ProfileFlags>),
     /// Describe a model: configuration, tensors, parameters, memory
     Inspect(InspectFlags),
     /// Write logits and hidden states of given tokens to a file
@@ -47,6 +52,10 @@ const TREE_NOTES: &str = "\
 Draft and path probabilities are the drafter's, of a token at its depth and of
 the whole path to it; the target's is that of a token after the path before it.
 All are at temperature 1. What the text repeats (ngram) has no probability.";
+
+const PROFILE_NOTES: &str = "\
+The generation is repeated, profiled and not, to say what profiling costs; its
+text is not printed. The report is of the profiled run of median speed.";
 
 const LOGITS_NOTES: &str = "\
 The file gets `logits` [tokens, vocab] and, for each layer L that --hidden
