@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use profile::{By, ProfileFlags};
-pub use request::{ChatFlags, DraftingFlags, GenerateFlags, LengthFlags, ModelFlags, PromptFlags, SamplingFlags, TreeFlags};
+pub use request::{ChatFlags, DraftingFlags, GenerateFlags, ModelFlags, PromptFlags, SamplingFlags, TreeFlags};
 pub use values::TreeBudget;
 use values::{count, gpu, runs, threads, whole};
 

@@ -175,8 +175,9 @@ fn new(header: &[&str]) -> Table {
 
 /// The table, columns of figures to the right.
 fn shown(mut table: Table, right: &[usize]) -> String {
-    for column in right {
-        if let Some(column) = table.column_mut(*column) {
+    for (index, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if right.contains(&index) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
