@@ -10,6 +10,7 @@ pub mod draft;
 pub mod engine;
 pub mod error;
 pub mod layers;
+pub mod profile;
 pub mod report;
 pub mod sampling;
 pub mod simd;

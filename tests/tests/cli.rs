@@ -9,7 +9,7 @@ use coppice_tests::{coppice, generate};
 
 #[test]
 fn help_fits_80_columns_and_offers_what_there_is() {
-    let commands = ["generate", "tree", "bench", "inspect", "logits", "doctor", "kernels"];
+    let commands = ["generate", "tree", "bench", "profile", "inspect", "logits", "doctor", "kernels"];
     let overview = succeed(coppice!().arg("--help"));
     let offered: Vec<&str> = overview
         .lines()

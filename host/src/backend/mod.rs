@@ -11,11 +11,13 @@ mod handles;
 mod meter;
 mod op;
 mod round;
+mod span;
 
 pub use handles::*;
 pub use meter::{Meter, Reads, Stage, Work};
 pub use op::*;
 pub use round::*;
+use span::enter;
 
 use coppice_model::bind::{MoeWeights, SwigluWeights};
 use coppice_model::config::MoeConfig;

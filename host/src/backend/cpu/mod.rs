@@ -44,7 +44,7 @@ use self::sequence::SequenceState;
 use self::state::{Activations, Arena, Operand, RowSet};
 use super::{
     Backend, CacheLayer, DraftAttention, DraftAttentionSpec, Matrix, MemoryUse, Meter, Mla, MlaSpec, Mlp, Moe, Op,
-    Reads, Rope, RopeTable, Round, Routes, RowValues, Rows, Sequence, SequenceSpec, Tensor, Vector,
+    Reads, Rope, RopeTable, Round, Routes, RowValues, Rows, Sequence, SequenceSpec, Tensor, Vector, enter,
 };
 use crate::error::{Error, Result};
 
@@ -153,6 +153,7 @@ impl Cpu {
         {
             return Ok(());
         }
+        let _span = enter(&op);
         match op {
             Op::Begin { sequence, request } => self.begin(sequence, request),
             Op::PromptRows { sequence, rows, ids } => self.prompt_rows(sequence, rows, &ids),

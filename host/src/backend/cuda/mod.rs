@@ -6,6 +6,7 @@ pub mod attention;
 pub mod bench;
 mod buffer;
 pub mod check;
+pub mod cupti;
 mod device;
 mod driver;
 mod graph;

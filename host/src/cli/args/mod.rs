@@ -1,5 +1,6 @@
 //! The flags as they are typed, each described once. What they mean together lives in `validate`.
 
+mod profile;
 mod request;
 mod values;
 
@@ -9,6 +10,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::bench::BenchFlags;
 
+pub use profile::{By, ProfileFlags};
 pub use request::{ChatFlags, DraftingFlags, GenerateFlags, ModelFlags, PromptFlags, SamplingFlags, TreeFlags};
 pub use values::TreeBudget;
 pub use values::{budget, count, positive, probability, temperature, whole};
@@ -33,6 +35,9 @@ pub enum Flags {
     /// Measure speed, acceptance and memory
     #[command(after_help = BENCH_NOTES, allow_negative_numbers = true)]
     Bench(Box<BenchFlags>),
+    /// Show where a generation's time goes: every idle gap and its cause
+    #[command(after_help = PROFILE_NOTES, allow_negative_numbers = true)]
+    Profile(Box<ProfileFlags>),
     /// Describe a model: configuration, tensors, parameters, memory
     Inspect(InspectFlags),
     /// Write logits and hidden states of given tokens to a file
@@ -59,6 +64,9 @@ A LIST is separated by commas; every combination is measured. Rows of one case
 differ in how tokens are drafted alone and are measured interleaved; `x none` is
 against plain decode beside them, `worst` the least of any prompt. Ctrl-C keeps
 the rows of finished cases. Fails with 1 if a row has regressed.";
+const PROFILE_NOTES: &str = "\
+The generation is repeated, profiled and not, to say what profiling costs; its
+text is not printed. The report is of the profiled run of median speed.";
 
 const LOGITS_NOTES: &str = "\
 The file gets `logits` [tokens, vocab] and, for each layer L that --hidden

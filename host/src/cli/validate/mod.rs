@@ -1,5 +1,6 @@
 //! Flags that make sense together: what `args` reads becomes what the commands run on. Here: the commands without a prompt.
 
+mod profile;
 mod request;
 #[cfg(test)]
 mod tests;
@@ -16,6 +17,7 @@ use crate::backend::cuda::bench::attention::Sizes;
 use crate::backend::cuda::check::Size;
 use crate::error::{Error, Result};
 
+pub use profile::{ProfileArgs, ProfileFormat, ProfiledArgs};
 pub use request::{
     Drawing, Format, GenerateArgs, Length, PromptSource, RequestArgs, SamplingArgs, SpecArgs, Template, TreeArgs,
 };
