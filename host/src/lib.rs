@@ -4,11 +4,13 @@
 //! back once.
 
 pub mod backend;
+pub mod bench;
 pub mod cli;
 pub mod draft;
 pub mod engine;
 pub mod error;
 pub mod layers;
+pub mod profile;
 pub mod report;
 pub mod sampling;
 pub mod simd;

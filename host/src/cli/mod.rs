@@ -2,6 +2,7 @@
 
 mod answer;
 mod args;
+mod bench;
 mod doctor;
 mod generate;
 mod inspect;
@@ -13,6 +14,7 @@ mod model;
 mod output;
 mod parity;
 mod plan;
+mod profile;
 mod progress;
 mod prompt;
 mod tree;
@@ -25,7 +27,8 @@ use clap::Parser;
 
 use crate::error::{Error, Result};
 use args::{Cli, Flags};
-use validate::{DoctorArgs, GenerateArgs, InspectArgs, KernelsArgs, LogitsArgs, TreeArgs};
+use bench::BenchArgs;
+use validate::{DoctorArgs, GenerateArgs, InspectArgs, KernelsArgs, LogitsArgs, ProfileArgs, TreeArgs};
 
 /// How a command ended that did not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +55,10 @@ pub enum Command {
     Generate(Box<GenerateArgs>),
     /// Draw a round's draft tree.
     Tree(Box<TreeArgs>),
+    /// Measure.
+    Bench(Box<BenchArgs>),
+    /// Show where a generation's time goes.
+    Profile(ProfileArgs),
     /// Describe a model.
     Inspect(InspectArgs),
     /// Write logits and hidden states.
@@ -71,6 +78,8 @@ pub fn parse() -> Result<Command> {
     Ok(match Cli::parse().command {
         Flags::Generate(flags) => Command::Generate(Box::new(flags.validate(io::stdin().is_terminal())?)),
         Flags::Tree(flags) => Command::Tree(Box::new(flags.validate(io::stdin().is_terminal())?)),
+        Flags::Bench(flags) => Command::Bench(Box::new(flags.validate()?)),
+        Flags::Profile(flags) => Command::Profile(flags.validate(io::stdin().is_terminal())?),
         Flags::Inspect(flags) => Command::Inspect(flags.validate()),
         Flags::Logits(flags) => Command::Logits(flags.validate(io::stdout().is_terminal())?),
         Flags::Doctor(flags) => Command::Doctor(flags.validate()),
@@ -86,6 +95,8 @@ pub fn run(command: Command) -> Result<Outcome> {
     match command {
         Command::Generate(args) => generate::run(&args),
         Command::Tree(args) => tree::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Profile(args) => profile::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Logits(args) => logits::run(&args),
         Command::Doctor(args) => doctor::run(&args),

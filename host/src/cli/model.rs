@@ -1,5 +1,7 @@
 //! What the commands share about models and machines: the files around the weights, and backends.
 
+use std::sync::Arc;
+
 use coppice_model::chat::ChatTemplate;
 use coppice_model::config::ModelConfig;
 use coppice_model::tokenizer::Tokenizer;
@@ -11,7 +13,7 @@ use super::validate::DeviceArgs;
 use crate::backend::cpu::Cpu;
 use crate::backend::cuda::{self, Cuda};
 use crate::backend::deferred::Deferred;
-use crate::backend::{Backend, MemoryUse};
+use crate::backend::{Backend, MemoryUse, Meter};
 use crate::error::Result;
 
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
@@ -69,10 +71,29 @@ pub fn chat_template(source: &Source) -> Result<Option<ChatTemplate>> {
 /// # Errors
 /// The device cannot be used, or has too little memory.
 pub fn backend(args: DeviceArgs, size: impl FnOnce(Box<dyn Backend>) -> Result<MemoryUse>) -> Result<Box<dyn Backend>> {
-    let cpu = || Cpu::new(args.threads);
+    on(args, Cpu::new(args.threads), size)
+}
+
+/// The backend asked for, and what takes note of its rounds, where it runs on the CPU.
+///
+/// # Errors
+/// As those of [`backend`].
+pub fn metered_backend(
+    args: DeviceArgs,
+    meter: Arc<Meter>,
+    size: impl FnOnce(Box<dyn Backend>) -> Result<MemoryUse>,
+) -> Result<Box<dyn Backend>> {
+    on(args, Cpu::new(args.threads).with_meter(meter), size)
+}
+
+fn on(
+    args: DeviceArgs,
+    cpu: Cpu,
+    size: impl FnOnce(Box<dyn Backend>) -> Result<MemoryUse>,
+) -> Result<Box<dyn Backend>> {
     Ok(match args.device {
-        Device::Auto | Device::Cpu => Box::new(cpu()),
-        Device::Deferred => Box::new(Deferred::new(cpu(), DEFERRED_DEPTH)),
+        Device::Auto | Device::Cpu => Box::new(cpu),
+        Device::Deferred => Box::new(Deferred::new(cpu, DEFERRED_DEPTH)),
         Device::Simulator => Box::new(Cuda::simulated(SIMULATOR_SEED)),
         Device::Cuda(index) => {
             let cuda = Cuda::new(cuda::Device::open(index)?);

@@ -1,5 +1,6 @@
 //! Where results go: standard output and files.
 
+use std::env;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -101,6 +102,13 @@ impl ReportOutput {
         }
         if self.json { print_json(report) } else { print(&text()) }
     }
+}
+
+/// Whether the terminal's character set has more than ASCII: the first of these variables that is set names it.
+pub fn shows_unicode() -> bool {
+    let set = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(|name| env::var(name).ok());
+    let locale = set.into_iter().find(|value| !value.is_empty()).unwrap_or_default().to_lowercase();
+    ["utf-8", "utf8"].iter().any(|name| locale.contains(name))
 }
 
 /// Prints a result.

@@ -1,7 +1,5 @@
 //! `tree`: one round's draft tree, drawn.
 
-use std::env;
-
 use super::answer::Loaded;
 use super::output::{self, ResultFile};
 use super::plan::Plan;
@@ -34,7 +32,7 @@ pub fn run(args: &TreeArgs) -> Result<Outcome> {
     let tokenizer = plan.tokenizer.as_ref();
     let report = TreeReport::new(&plan.request, args.round, &generation.tokens, &trace, tokenizer, env);
     let (printed, written) = match args.drawing {
-        Drawing::Text => (report.text(glyphs()), None),
+        Drawing::Text => (report.text(if output::shows_unicode() { Glyphs::UNICODE } else { Glyphs::ASCII }), None),
         Drawing::Json => (output::json(&report)?, None),
         Drawing::Dot => (report.dot(), Some(report.dot())),
     };
@@ -54,11 +52,4 @@ fn ended_before(round: usize, rounds: usize, finish: Finish) -> Error {
     };
     let finish = finish.name();
     Error::Request(format!("the text ended ({finish}) with round {rounds}, expected --round {round}: {remedy}"))
-}
-
-/// Lines as the terminal's character set has them: the first of these variables that is set names it.
-fn glyphs() -> Glyphs {
-    let set = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(|name| env::var(name).ok());
-    let locale = set.into_iter().find(|value| !value.is_empty()).unwrap_or_default().to_lowercase();
-    if ["utf-8", "utf8"].iter().any(|name| locale.contains(name)) { Glyphs::UNICODE } else { Glyphs::ASCII }
 }

@@ -6,6 +6,7 @@ use super::pace::{Kind, Trust};
 use super::request::{Drafts, Speculation};
 use super::worth::Drafting;
 use crate::backend::{Budget, Round};
+use crate::stage;
 
 /// Nodes of a tree whose budget is decided round by round, at most.
 pub const MOST_NODES: usize = 31;
@@ -97,6 +98,7 @@ impl<'m> Pilot<'m> {
 
     /// The plan of the next round.
     pub(super) fn plan(&mut self) -> RoundPlan {
+        let _stage = stage!("plan");
         let draft = match self.speculation {
             Speculation::None => Draft::Nothing,
             Speculation::Ngram { budget } => Draft::Ngram(Budget::Fixed(budget)),

@@ -12,6 +12,7 @@ use crate::backend::{Backend, CacheLayer, MemoryUse, Op, Proposal, RequestSpec, 
 use crate::draft::{Dflash, DflashOptions};
 use crate::error::{Error, Result};
 use crate::layers::{Emit, Target};
+use crate::stage;
 
 /// Sizes that are fixed when a session is made.
 #[derive(Debug, Clone, Copy)]
@@ -130,7 +131,11 @@ impl Session {
         self.check(request)?;
         self.run(request, observer, &mut |step, backend, pilot, generated| {
             let follow = pilot.plan().follow;
-            step.tree(backend, propose(generated), follow);
+            let proposal = {
+                let _stage = stage!("propose");
+                propose(generated)
+            };
+            step.tree(backend, proposal, follow);
         })
     }
 
@@ -140,6 +145,7 @@ impl Session {
         observer: &mut dyn Observer,
         submit_round: &mut SubmitRound<'_>,
     ) -> Result<Generation> {
+        let _request = stage!("request");
         let start = Instant::now();
         let limit = request.max_new_tokens.min(self.options.context - request.prompt.len());
         let backend = self.backend.as_mut();
@@ -155,6 +161,7 @@ impl Session {
         let mut progress = Progress { request, limit, start, generation: Generation::empty() };
         let mut ended = (limit == 0).then_some(Finish::Length);
 
+        let prefill = stage!("prefill");
         let mut chunks = request.prompt.chunks(self.options.prefill_chunk.max(1)).peekable();
         let mut filled = 0;
         while let (None, Some(chunk)) = (ended, chunks.next()) {
@@ -169,8 +176,11 @@ impl Session {
             }
         }
 
+        drop(prefill);
+
         let mut outstanding = 0;
         while ended.is_none() {
+            let _round = stage!("round");
             // A round's time is from its submission, or from the end of the one before if that came later.
             let begun = Instant::now();
             while outstanding < backend.queue_depth() {
@@ -223,6 +233,7 @@ impl Session {
 
 /// Rounds that have ended, at least one: called only while some are outstanding.
 fn poll(backend: &mut dyn Backend, sequence: Sequence) -> Result<Vec<Round>> {
+    let _stage = stage!("poll");
     let rounds = backend.poll(sequence)?;
     if rounds.is_empty() {
         return Err(Error::Backend { backend: backend.name(), message: "a submitted round was never reported".into() });
@@ -241,6 +252,7 @@ struct Progress<'a> {
 impl Progress<'_> {
     /// Takes the tokens of a round, `drafted` by the drafter or not; the reason if the generation ends with it.
     fn take(&mut self, round: &Round, drafted: bool, observer: &mut dyn Observer) -> Option<Finish> {
+        let _stage = stage!("account");
         let generation = &mut self.generation;
         if round.idle {
             return Some(Finish::Length);
@@ -259,7 +271,11 @@ impl Progress<'_> {
         let new = &round.tokens[..eos.unwrap_or(accepted.min(room))];
         generation.tokens.extend(new);
         if !new.is_empty() {
-            match observer.tokens(&generation.tokens, new.len()) {
+            let verdict = {
+                let _stage = stage!("deliver");
+                observer.tokens(&generation.tokens, new.len())
+            };
+            match verdict {
                 Verdict::Continue => {}
                 Verdict::Stop { keep } => {
                     generation.tokens.truncate(keep);

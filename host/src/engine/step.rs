@@ -6,6 +6,7 @@ use super::pilot::{Draft, RoundPlan};
 use crate::backend::{Accept, Backend, Budget, Op, Proposal, Rows, Sequence, Tensor};
 use crate::draft::Dflash;
 use crate::layers::{Emit, Forward, Target};
+use crate::stage;
 
 /// A loaded model with the row sets and logits of its rounds.
 #[derive(Debug)]
@@ -41,7 +42,10 @@ impl Step {
     /// Submits a round over a given tree.
     pub fn tree(&self, backend: &mut dyn Backend, proposal: Proposal, follow: bool) {
         let Self { sequence, rows, logits, .. } = *self;
-        backend.submit(Op::TreeRows { sequence, rows, proposal });
+        {
+            let _stage = stage!("tree");
+            backend.submit(Op::TreeRows { sequence, rows, proposal });
+        }
         self.verify(backend, Emit::All, Accept::Path { logits }, follow);
     }
 
@@ -49,6 +53,7 @@ impl Step {
         let drafter = |backend: &mut dyn Backend, most: usize| {
             self.drafter.as_ref().map(|drafter| {
                 let depths = drafter.depths().min(most);
+                let _stage = stage!("draft");
                 drafter.propose(backend, self.sequence, &self.target, depths);
                 (drafter.logits(), depths)
             })
@@ -78,10 +83,20 @@ impl Step {
         let Self { sequence, rows, accepted, logits, .. } = *self;
         let drafter = self.drafter.as_ref().filter(|_| follow);
         let taps = drafter.map_or(&[][..], Dflash::taps);
-        self.target.forward(backend, &Forward { sequence, rows, emit, logits, taps });
-        backend.submit(Op::Walk { sequence, rows, accept });
-        backend.submit(Op::Commit { sequence, rows, features: drafter.map(Dflash::features), accepted });
+        {
+            let _stage = stage!("verify");
+            self.target.forward(backend, &Forward { sequence, rows, emit, logits, taps });
+        }
+        {
+            let _stage = stage!("walk");
+            backend.submit(Op::Walk { sequence, rows, accept });
+        }
+        {
+            let _stage = stage!("commit");
+            backend.submit(Op::Commit { sequence, rows, features: drafter.map(Dflash::features), accepted });
+        }
         if let Some(drafter) = drafter {
+            let _stage = stage!("extend");
             drafter.extend(backend, sequence, accepted);
         }
     }

@@ -6,6 +6,7 @@ use coppice_model::tokenizer::{TextStream, Tokenizer};
 
 use super::request::{Observer, Verdict};
 use super::stop::StopMatcher;
+use crate::stage;
 
 /// An [`Observer`] that writes text as soon as it is certain, and stops at a stop string or when the writer fails.
 ///
@@ -73,6 +74,7 @@ impl<'a> TextObserver<'a> {
     }
 
     fn write(&mut self, text: &str) {
+        let _stage = stage!("print");
         self.text.push_str(text);
         if self.failure.is_none()
             && !text.is_empty()
@@ -85,6 +87,7 @@ impl<'a> TextObserver<'a> {
 
 impl Observer for TextObserver<'_> {
     fn tokens(&mut self, generated: &[u32], new: usize) -> Verdict {
+        let decoding = stage!("detokenise");
         let mut piece = String::new();
         let mut length = self.decoded.last().copied().unwrap_or(0);
         for id in &generated[generated.len() - new..] {
@@ -96,6 +99,7 @@ impl Observer for TextObserver<'_> {
             self.decoded.push(length);
         }
         let text = self.stops.push(&piece);
+        drop(decoding);
         self.write(&text);
         if self.stops.matched() {
             Verdict::Stop { keep: self.kept_tokens() }

@@ -21,11 +21,15 @@ mod sequence;
 mod state;
 mod tally;
 mod vector;
+mod work;
 
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
+
+use std::sync::Arc;
+use std::time::Instant;
 
 use coppice_model::bind::{MoeWeights, SwigluWeights};
 use coppice_model::config::MoeConfig;
@@ -40,8 +44,8 @@ use self::sequence::SequenceState;
 use self::state::{Activations, Operand, RowSet};
 use super::arena::Arena;
 use super::{
-    Backend, CacheLayer, DraftAttention, DraftAttentionSpec, Matrix, MemoryUse, Mla, MlaSpec, Mlp, Moe, Op, Rope,
-    RopeTable, Round, Routes, RowValues, Rows, Sequence, SequenceSpec, Tensor, Vector,
+    Backend, CacheLayer, DraftAttention, DraftAttentionSpec, Matrix, MemoryUse, Meter, Mla, MlaSpec, Mlp, Moe, Op,
+    Reads, Rope, RopeTable, Round, Routes, RowValues, Rows, Sequence, SequenceSpec, Tensor, Vector, enter,
 };
 use crate::error::{Error, Result};
 
@@ -82,6 +86,7 @@ pub struct Cpu {
     mlp_scratch: mlp::Scratch,
     attention_scratch: [Vec<f32>; 2],
     weight_bytes: usize,
+    meter: Option<Arc<Meter>>,
     /// An operation failed: those after it are not run until the next [`Op::Begin`].
     failed: bool,
     failure: Option<Error>,
@@ -114,9 +119,32 @@ impl Cpu {
             mlp_scratch: mlp::Scratch::default(),
             attention_scratch: Default::default(),
             weight_bytes: 0,
+            meter: None,
             failed: false,
             failure: None,
         }
+    }
+
+    /// With a meter that takes note of what rounds do while it is on.
+    pub fn with_meter(self, meter: Arc<Meter>) -> Self {
+        Self { meter: Some(meter), ..self }
+    }
+
+    /// Runs one operation, with the meter on.
+    fn execute_metered(&mut self, meter: &Meter, op: Op) -> std::result::Result<(), String> {
+        let Some(stage) = meter.enter(&op) else {
+            return self.execute(op);
+        };
+        let idle = match rows_of(&op) {
+            Some(rows) => self.rows.get(rows.0)?.len() == 0,
+            None => false,
+        };
+        let reads = if idle { Reads::default() } else { self.reads(&op) };
+        let ends_round = matches!(op, Op::Commit { .. });
+        let started = Instant::now();
+        let result = self.execute(op);
+        meter.note(stage, started.elapsed(), reads, ends_round);
+        result
     }
 
     /// Runs one operation.
@@ -126,6 +154,7 @@ impl Cpu {
         {
             return Ok(());
         }
+        let _span = enter(&op);
         match op {
             Op::Begin { sequence, request } => self.begin(sequence, request),
             Op::PromptRows { sequence, rows, ids } => self.prompt_rows(sequence, rows, &ids),
@@ -277,7 +306,12 @@ impl Backend for Cpu {
             return;
         }
         let what = describe(&op);
-        if let Err(message) = self.execute(op) {
+        let meter = self.meter.as_ref().filter(|meter| meter.is_on()).cloned();
+        let result = match meter {
+            Some(meter) => self.execute_metered(&meter, op),
+            None => self.execute(op),
+        };
+        if let Err(message) = result {
             self.failed = true;
             self.failure.get_or_insert_with(|| error(&what, &message));
         }

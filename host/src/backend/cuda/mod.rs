@@ -7,6 +7,7 @@ mod backend;
 pub mod bench;
 mod buffer;
 pub mod check;
+pub mod cupti;
 mod device;
 mod driver;
 mod graph;
@@ -16,6 +17,7 @@ mod module;
 mod place;
 pub mod ptx;
 mod ring;
+mod stub;
 mod symbols;
 
 pub use backend::Cuda;

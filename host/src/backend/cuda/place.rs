@@ -10,6 +10,8 @@ use crate::error::Result;
 
 /// Most blocks that the simulator runs at a time.
 const RESIDENT: u64 = 16;
+/// Shared memory of a block under the simulator, bytes: what Hopper has, as cases are the same there and on a device.
+const SHARED_BYTES: u32 = 232_448;
 
 /// What is planned for under the simulator: two multiprocessors, so that work is split.
 const SIMULATED: Limits = Limits { multiprocessors: 2, shared_bytes: 101_376 };
@@ -143,6 +145,7 @@ impl<'d> Place<'d> {
                 .seed(seed)
                 // Blocks that wait for each other must be there together, as they are on a device.
                 .resident_blocks(shape.grid.volume().min(RESIDENT) as u32)
+                .shared_bytes(SHARED_BYTES)
                 .launch(kernel, shape, arguments)
                 .map(|_| ())
                 .map_err(|fault| error(format!("simulated kernel {}: {fault}", kernel.name))),

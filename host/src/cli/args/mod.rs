@@ -1,5 +1,6 @@
 //! The flags as they are typed, each described once. What they mean together lives in `validate`.
 
+mod profile;
 mod request;
 mod values;
 
@@ -7,9 +8,13 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use super::bench::BenchFlags;
+
+pub use profile::{By, ProfileFlags};
 pub use request::{ChatFlags, DraftingFlags, GenerateFlags, ModelFlags, PromptFlags, SamplingFlags, TreeFlags};
 pub use values::{Device, TreeBudget};
-use values::{count, device, gpu, runs, threads, whole};
+pub use values::{budget, count, positive, probability, temperature, whole};
+use values::{device, gpu, runs, threads};
 
 /// Generate text with MLA + MoE language models (DeepSeek-V3, Kimi-K2) by DFlash drafting and DDTree verification.
 #[derive(Debug, Parser)]
@@ -27,6 +32,12 @@ pub enum Flags {
     /// Draw a round's draft tree: tokens, probabilities, the accepted path
     #[command(after_help = TREE_NOTES, allow_negative_numbers = true)]
     Tree(Box<TreeFlags>),
+    /// Measure speed, acceptance and memory
+    #[command(after_help = BENCH_NOTES, allow_negative_numbers = true)]
+    Bench(Box<BenchFlags>),
+    /// Show where a generation's time goes: every idle gap and its cause
+    #[command(after_help = PROFILE_NOTES, allow_negative_numbers = true)]
+    Profile(Box<ProfileFlags>),
     /// Describe a model: configuration, tensors, parameters, memory
     Inspect(InspectFlags),
     /// Write logits and hidden states of given tokens to a file
@@ -47,6 +58,15 @@ const TREE_NOTES: &str = "\
 Draft and path probabilities are the drafter's, of a token at its depth and of
 the whole path to it; the target's is that of a token after the path before it.
 All are at temperature 1. What the text repeats (ngram) has no probability.";
+
+const BENCH_NOTES: &str = "\
+A LIST is separated by commas; every combination is measured. Rows of one case
+differ in how tokens are drafted alone and are measured interleaved; `x none` is
+against plain decode beside them, `worst` the least of any prompt. Ctrl-C keeps
+the rows of finished cases. Fails with 1 if a row has regressed.";
+const PROFILE_NOTES: &str = "\
+The generation is repeated, profiled and not, to say what profiling costs; its
+text is not printed. The report is of the profiled run of median speed.";
 
 const LOGITS_NOTES: &str = "\
 The file gets `logits` [tokens, vocab] and, for each layer L that --hidden

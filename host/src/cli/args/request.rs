@@ -1,4 +1,4 @@
-//! The flags of commands that answer a prompt: `generate` and `tree`.
+//! The flags of commands that answer a prompt: `generate` and `tree`; those of `profile` are in `profile`.
 
 use std::path::PathBuf;
 
@@ -86,6 +86,23 @@ pub struct ChatFlags {
 }
 
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Length")]
+pub struct LengthFlags {
+    /// Most tokens to generate
+    #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 256, value_parser = count)]
+    pub max_tokens: usize,
+    /// Most tokens of prompt and answer together [default: what they need]
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub ctx: Option<usize>,
+    /// End before this text; may be repeated
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub stop: Vec<String>,
+    /// Generate past end-of-text tokens
+    #[arg(long)]
+    pub ignore_eos: bool,
+}
+
+#[derive(Debug, Clone, Args)]
 pub struct GenerateFlags {
     #[command(flatten)]
     pub prompt: PromptFlags,
@@ -93,21 +110,8 @@ pub struct GenerateFlags {
     pub model: ModelFlags,
     #[command(flatten)]
     pub drafting: DraftingFlags,
-
-    /// Most tokens to generate
-    #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 256, value_parser = count)]
-    #[arg(help_heading = "Length")]
-    pub max_tokens: usize,
-    /// Most tokens of prompt and answer together [default: what they need]
-    #[arg(long, value_name = "N", value_parser = count, help_heading = "Length")]
-    pub ctx: Option<usize>,
-    /// End before this text; may be repeated
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, help_heading = "Length")]
-    pub stop: Vec<String>,
-    /// Generate past end-of-text tokens
-    #[arg(long, help_heading = "Length")]
-    pub ignore_eos: bool,
-
+    #[command(flatten)]
+    pub length: LengthFlags,
     #[command(flatten)]
     pub sampling: SamplingFlags,
     #[command(flatten)]

@@ -95,6 +95,12 @@ pub fn device(text: &str) -> Result<Device, String> {
     }
 }
 
+/// Microseconds, as nanoseconds.
+pub fn microseconds(text: &str) -> Result<u64, String> {
+    let value = text.parse().ok().filter(|value: &f64| (0.0..=1e9).contains(value));
+    value.map(|value| (value * 1e3).round() as u64).ok_or_else(|| "expected microseconds from 0 to 1e9".to_owned())
+}
+
 /// `cuda` or `cuda:N`.
 pub fn gpu(text: &str) -> Result<u32, String> {
     gpu_index(text).ok_or_else(|| "expected cuda or cuda:N".to_owned())

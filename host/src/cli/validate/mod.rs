@@ -1,5 +1,6 @@
 //! Flags that make sense together: what `args` reads becomes what the commands run on. Here: the commands without a prompt.
 
+mod profile;
 mod request;
 #[cfg(test)]
 mod tests;
@@ -16,7 +17,10 @@ use crate::backend::cuda::bench::attention::Sizes;
 use crate::backend::cuda::check::Size;
 use crate::error::{Error, Result};
 
-pub use request::{Drawing, Format, GenerateArgs, Length, PromptSource, RequestArgs, Template, TreeArgs};
+pub use profile::{ProfileArgs, ProfileFormat, ProfiledArgs};
+pub use request::{
+    Drawing, Format, GenerateArgs, Length, PromptSource, RequestArgs, SamplingArgs, SpecArgs, Template, TreeArgs,
+};
 
 /// The machine to run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -224,7 +228,8 @@ impl LogitsFlags {
 }
 
 impl DeviceFlags {
-    fn validate(self) -> DeviceArgs {
+    /// All cores where no number is given.
+    pub fn validate(self) -> DeviceArgs {
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         DeviceArgs { device: self.device, threads: self.threads.unwrap_or_else(cores) }
     }

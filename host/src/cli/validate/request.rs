@@ -101,8 +101,10 @@ impl From<SamplingFlags> for SamplingArgs {
 /// How to draft: the mode, and the budget if one was given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpecArgs {
-    pub(super) mode: Spec,
-    pub(super) budget: Option<TreeBudget>,
+    /// The mode.
+    pub mode: Spec,
+    /// The budget, if one was given.
+    pub budget: Option<TreeBudget>,
 }
 
 impl SpecArgs {
@@ -203,7 +205,7 @@ impl GenerateFlags {
     /// # Errors
     /// [`Error::Usage`] names the flags and what to do.
     pub fn validate(self, stdin_is_terminal: bool) -> Result<GenerateArgs> {
-        if self.stop.iter().any(String::is_empty) {
+        if self.length.stop.iter().any(String::is_empty) {
             return Err(Error::Usage("--stop is empty, expected the text to end before".to_owned()));
         }
         let ReportArgs { json, output } = ReportArgs::new(self.json, self.output);
@@ -219,10 +221,10 @@ impl GenerateFlags {
             device: self.device,
         };
         let request = RequestArgs {
-            ctx: self.ctx,
-            stops: self.stop,
-            ignore_eos: self.ignore_eos,
-            ..request.validate(Length::Tokens(self.max_tokens), stdin_is_terminal)?
+            ctx: self.length.ctx,
+            stops: self.length.stop,
+            ignore_eos: self.length.ignore_eos,
+            ..request.validate(Length::Tokens(self.length.max_tokens), stdin_is_terminal)?
         };
         let format = match (json, self.no_stream) {
             (true, _) => Format::Json,
@@ -275,18 +277,18 @@ impl TreeFlags {
     }
 }
 
-/// The flags that `generate` and `tree` share.
-struct Group {
-    prompt: PromptFlags,
-    model: ModelFlags,
-    drafting: DraftingFlags,
-    sampling: SamplingFlags,
-    chat: ChatFlags,
-    device: DeviceFlags,
+/// The flags that commands with a prompt share.
+pub(super) struct Group {
+    pub(super) prompt: PromptFlags,
+    pub(super) model: ModelFlags,
+    pub(super) drafting: DraftingFlags,
+    pub(super) sampling: SamplingFlags,
+    pub(super) chat: ChatFlags,
+    pub(super) device: DeviceFlags,
 }
 
 impl Group {
-    fn validate(self, length: Length, stdin_is_terminal: bool) -> Result<RequestArgs> {
+    pub(super) fn validate(self, length: Length, stdin_is_terminal: bool) -> Result<RequestArgs> {
         let prompt = self.prompt.validate(stdin_is_terminal)?;
         let DraftingFlags { spec, tree_budget: budget, draft_yarn_amplitude: yarn_amplitude } = self.drafting;
         let drafter_given = self.model.draft.is_some();

@@ -32,7 +32,11 @@ impl Mlp {
     }
 
     pub fn needs(&self) -> Needs {
-        Needs { gate_up: self.gate_up.outputs, ..Needs::default() }
+        Needs {
+            gate_up: self.gate_up.outputs,
+            outputs: self.gate_up.outputs.max(self.down.outputs),
+            ..Needs::default()
+        }
     }
 
     /// Bytes held.
@@ -60,11 +64,11 @@ impl Mlp {
         let (both, activated) = (&scratch.gate_up, &scratch.activated);
         // SAFETY: the caller's contract; the scratch holds gate and up of `rows` rows.
         unsafe {
-            linear(place, &self.gate_up, x, both.ptr_mut(), rows)?;
+            linear(place, &self.gate_up, scratch.exchange.ptr_mut(), x, both.ptr_mut(), rows)?;
             let arguments = (both.ptr(), activated.ptr_mut(), width as u32);
             let shape = swiglu::shape(rows as u32, width as u32);
             place.queue(&swiglu::silu_mul::KERNEL, shape, arguments, true)?;
-            linear(place, &self.down, activated.ptr(), out, rows)
+            linear(place, &self.down, scratch.exchange.ptr_mut(), activated.ptr(), out, rows)
         }
     }
 }

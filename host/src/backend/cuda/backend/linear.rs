@@ -16,10 +16,10 @@ pub(super) trait Output: DeviceCopy {
     const INSTANCES: &[Instance<Self>];
 }
 impl Output for f32 {
-    const INSTANCES: &[Instance<Self>] = &linear::F32;
+    const INSTANCES: &[Instance<Self>] = linear::F32;
 }
 impl Output for Bf16 {
-    const INSTANCES: &[Instance<Self>] = &linear::BF16;
+    const INSTANCES: &[Instance<Self>] = linear::BF16;
 }
 
 /// First row and number of rows of each launch over `rows` rows.
@@ -30,10 +30,11 @@ pub(super) fn slices(rows: usize) -> impl Iterator<Item = (usize, usize)> {
 /// `out` `[rows, outputs]` := `x` `[rows, inputs]` x the matrix, `inputs` padded to whole steps.
 ///
 /// # Safety
-/// Both hold `rows` rows.
+/// Both hold `rows` rows, `exchange` is that of the scratch.
 pub(super) unsafe fn linear<T: Output>(
     place: Place<'static>,
     matrix: &Matrix,
+    exchange: GlobalMut<u32>,
     x: Global<Bf16>,
     out: GlobalMut<T>,
     rows: usize,
@@ -44,9 +45,9 @@ pub(super) unsafe fn linear<T: Output>(
         let Some(instance) = linear::choose(T::INSTANCES, n, o) else {
             return Err(error(format!("{}: no kernel takes {rows} rows", matrix.name)));
         };
-        let arguments = (x.add(first * inputs), matrix.packed.ptr(), out.add(first * outputs), n, i, o);
+        let arguments = (x.add(first * inputs), matrix.packed.ptr(), exchange, out.add(first * outputs), n, i, o);
         // SAFETY: the caller's contract; the instance takes as many rows, and the matrix is packed for it.
-        unsafe { place.queue(&instance.kernel, instance.shape(o), arguments, instance.early)? };
+        unsafe { place.queue(&instance.kernel, instance.shape(o), arguments, true)? };
     }
     Ok(())
 }

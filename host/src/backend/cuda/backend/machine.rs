@@ -78,6 +78,7 @@ impl Machine {
     pub fn matrix(&mut self, weight: &Weight) -> Result<usize> {
         let matrix = Matrix::new(self.place, weight)?;
         self.weight_bytes += matrix.packed.bytes();
+        self.needs = self.needs.max(Needs { outputs: matrix.outputs, ..Needs::default() });
         Ok(self.matrices.push(matrix))
     }
 

@@ -245,7 +245,7 @@ impl Machine {
         let from = self.rounded(x, count, weight.inputs)?.add(selected.start * weight.padded());
         let to = self.writable(out, selected.len(), weight.outputs)?;
         // SAFETY: the tensors hold the rows.
-        unsafe { linear(self.place, weight, from, to, selected.len())? };
+        unsafe { linear(self.place, weight, self.scratch_now()?.exchange.ptr_mut(), from, to, selected.len())? };
         self.set_form(out, Form::Full);
         Ok(())
     }

@@ -5,6 +5,7 @@ use coppice_gpu::moe::router;
 use cuda_std::Bf16;
 
 use super::super::{Memory, Place};
+use super::linear::ROWS;
 use crate::error::Result;
 
 /// What a row needs, the most of all layers.
@@ -12,6 +13,8 @@ use crate::error::Result;
 pub(super) struct Needs {
     /// Width of gate and up together, of a dense MLP or the shared expert.
     pub gate_up: usize,
+    /// Outputs of a product, of a slice of the rows.
+    pub outputs: usize,
     /// Router: parts x experts.
     pub scores: usize,
     /// Experts of a layer.
@@ -39,6 +42,7 @@ impl Needs {
     pub fn max(self, other: Self) -> Self {
         Self {
             gate_up: self.gate_up.max(other.gate_up),
+            outputs: self.outputs.max(other.outputs),
             scores: self.scores.max(other.scores),
             experts: self.experts.max(other.experts),
             chosen: self.chosen.max(other.chosen),
@@ -87,6 +91,8 @@ pub(super) struct Scratch {
     pub splits: u32,
     pub gate_up: Memory<'static, Bf16>,
     pub activated: Memory<'static, Bf16>,
+    /// Where the two halves of a product meet: empty between launches.
+    pub exchange: Memory<'static, u32>,
     pub scores: Memory<'static, f32>,
     pub active: Memory<'static, [u32; 4]>,
     pub active_count: Memory<'static, u32>,
@@ -117,6 +123,8 @@ impl Scratch {
             splits,
             gate_up: place.output("gate and up", rows * needs.gate_up)?,
             activated: place.output("activated", rows * needs.gate_up / 2)?,
+            // Poison is what the kernels take for empty.
+            exchange: place.output("exchange", rows.min(ROWS) * needs.outputs)?,
             scores: place.output("router scores", rows * needs.scores)?,
             active: place.output("active experts", needs.experts)?,
             active_count: place.output("count of active experts", 1)?,
@@ -142,7 +150,10 @@ impl Scratch {
         let f32 = own.into_iter().chain([&self.draft_partial, &self.draft_log_sums]);
         bf16.iter().map(|memory| memory.bytes()).sum::<usize>()
             + f32.map(|memory| memory.bytes()).sum::<usize>()
-            + [&self.active_count, &self.choices, &self.arrivals].iter().map(|memory| memory.bytes()).sum::<usize>()
+            + [&self.active_count, &self.choices, &self.arrivals, &self.exchange]
+                .iter()
+                .map(|memory| memory.bytes())
+                .sum::<usize>()
             + self.active.bytes()
             + self.partial.bytes()
     }
