@@ -1,11 +1,13 @@
 //! Where a running total over one row's tokens, most probable first, passes a given amount: by histograms of exact integers,
 //! so that the answer depends on no order of additions. Which amounts matter is the draw's affair.
 use crate::exponential::exp;
-use cuda_std::{atomic, prelude::*, shared};
+use cuda_std::{atomic, prelude::*, shared, unroll};
 
 /// Threads of a block: one row of logits.
 pub(super) const THREADS: u32 = 512;
 const WARPS: u32 = THREADS / 32;
+/// Logits that the block reads in one go.
+const STEP: u32 = THREADS * 4;
 /// Bins of the first histogram.
 const BINS: u32 = 2048;
 /// Bins a thread sums.
@@ -48,6 +50,8 @@ pub(super) struct Row {
     pub max: f32,
     /// 1 / temperature.
     pub scale: f64,
+    /// Tokens of weight 0 count too, if their logit is a number above -inf.
+    pub all: bool,
 }
 
 /// A token of some weight.
@@ -121,6 +125,13 @@ pub(super) fn key_of(logit: f32, id: u32) -> u64 {
     u64::from(ordered) << 32 | u64::from(!id)
 }
 
+/// The logit in a key.
+#[inline(always)]
+pub(super) fn logit_of(key: u64) -> f32 {
+    let ordered = (key >> 32) as u32;
+    f32::from_bits(if ordered >> 31 == 1 { ordered & !(1 << 31) } else { !ordered })
+}
+
 /// The id in a key.
 #[inline(always)]
 pub(super) fn id_of(key: u64) -> u32 {
@@ -151,10 +162,24 @@ impl Row {
         if logit == self.max { 0 } else { (distance as u32).min(BINS - 1) }
     }
 
-    /// Calls `visit` with each token of this thread: four neighbouring ones, then on by 2048.
+    /// Calls `visit` with each token of this thread: four neighbouring ones, then on by 2048; four such loads are on their
+    /// way at a time.
     #[inline(always)]
     pub unsafe fn each(self, mut visit: impl FnMut(f32, u32)) {
         let mut i = thread::thread_idx_x() * 4;
+        while i + 3 * STEP + 4 <= self.vocab {
+            let mut held = [[0.0f32; 4]; 4];
+            unroll!(LOAD in [0 1 2 3] {
+                // SAFETY: below the vocabulary.
+                unsafe { held[LOAD] = self.logits.add((i + LOAD as u32 * STEP) as usize).cast().read() };
+            });
+            unroll!(LOAD in [0 1 2 3] {
+                unroll!(J in [0 1 2 3] {
+                    visit(held[LOAD][J], i + LOAD as u32 * STEP + J as u32);
+                });
+            });
+            i += 4 * STEP;
+        }
         while i < self.vocab {
             // SAFETY: below the vocabulary.
             unsafe {
@@ -171,7 +196,7 @@ impl Row {
                     }
                 }
             }
-            i += THREADS * 4;
+            i += STEP;
         }
     }
 
@@ -182,7 +207,7 @@ impl Row {
         unsafe {
             self.each(|logit, id| {
                 let (weight, unrounded) = self.weight(logit);
-                if weight > 0 {
+                if weight > 0 || self.all && logit > f32::NEG_INFINITY {
                     visit(Token { key: key_of(logit, id), weight, bin: self.bin(logit) }, unrounded);
                 }
             });
@@ -217,14 +242,13 @@ impl Row {
         }
     }
 
-    /// The key of the token where the total passes `amount`, and the weight up to and with it. [`fill`](Self::fill) came
-    /// before; the amount is below the row's.
+    /// The bin where the total passes `amount`. [`fill`](Self::fill) came before; the amount is below the row's.
     ///
     /// # Safety
     /// All threads of the block come here together.
     #[inline(always)]
-    pub unsafe fn locate(self, amount: Amount) -> (u64, u64) {
-        // SAFETY: the caller's contract; regions are the same in all threads.
+    unsafe fn bin_of(self, amount: Amount) -> Region {
+        // SAFETY: the caller's contract.
         unsafe {
             let thread = thread::thread_idx_x();
             let mut own = Sums::NONE;
@@ -243,11 +267,58 @@ impl Row {
                 }
             }
             thread::sync_threads();
-            let mut region = told();
+            told()
+        }
+    }
+
+    /// The key of the token where the total passes `amount`, and the weight up to and with it. [`fill`](Self::fill) came
+    /// before; the amount is below the row's.
+    ///
+    /// # Safety
+    /// All threads of the block come here together.
+    #[inline(always)]
+    pub unsafe fn locate(self, amount: Amount) -> (u64, u64) {
+        // SAFETY: the caller's contract; regions are the same in all threads.
+        unsafe {
+            let mut region = self.bin_of(amount);
             while region.tokens > LISTED {
                 region = self.refine(region, amount);
             }
             self.search(region, amount)
+        }
+    }
+
+    /// Lists the `count` tokens that come first, and perhaps some more: how many, and the list of [key, weight]. `count` is at
+    /// least 1, at most 1024, and at most the row's. [`fill`](Self::fill) came before.
+    ///
+    /// # Safety
+    /// All threads of the block come here together.
+    #[inline(always)]
+    pub unsafe fn list_first(self, count: u32) -> (u32, Shared<[u64; 2]>) {
+        // SAFETY: the caller's contract; regions are the same in all threads.
+        unsafe {
+            let amount = Amount::Tokens(u64::from(count) - 1);
+            let mut region = self.bin_of(amount);
+            let bins = region.before.tokens as u32 + region.tokens;
+            let (mut least, mut listed) = (0, bins);
+            if bins > LISTED {
+                while region.tokens > LISTED {
+                    region = self.refine(region, amount);
+                }
+                (least, listed) = (self.search(region, amount).0, count);
+            }
+            let (counter, list) = (at::<u32>(COUNTER), at::<[u64; 2]>(LIST));
+            if thread::thread_idx_x() == 0 {
+                counter.write(0);
+            }
+            thread::sync_threads();
+            self.each_weighted(|token, _| {
+                if token.bin <= region.bin && token.key >= least {
+                    list.add(atomic::shared_fetch_add(counter, 1)).write([token.key, token.weight]);
+                }
+            });
+            thread::sync_threads();
+            (listed, list)
         }
     }
 
