@@ -1,7 +1,9 @@
 //! Choosing tokens from logits: the argmax, the most probable ones, the draw.
 mod draw;
+mod histogram;
 mod philox;
 mod rank;
+mod row;
 mod select;
 
 pub use draw::*;

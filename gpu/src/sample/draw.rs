@@ -1,7 +1,8 @@
 //! The token after each row of a set: the argmax, or a draw by temperature, top-k, top-p, min-p and a counter-based random
 //! number. How a row's running total is searched is in `select`.
+use super::histogram::{Amount, SCRATCH, SHARED_BYTES, THREADS, at};
 use super::philox::uniform_bits;
-use super::select::{Amount, ONE, Row, SCRATCH, SHARED_BYTES, THREADS, at, id_of};
+use super::row::{ONE, Row, id_of};
 use crate::block::{Candidate, block_best};
 use crate::round::{RowSet, SequenceState, State};
 #[cfg(not(target_arch = "nvptx64"))]

@@ -1,5 +1,6 @@
 //! The most probable tokens of each row in order, one block a row, whatever their number.
-use super::select::{ONE, Row, SHARED_BYTES, THREADS, at, id_of, logit_of};
+use super::histogram::{SHARED_BYTES, THREADS, at};
+use super::row::{ONE, Row, id_of, logit_of};
 use crate::block::{Candidate, block_best};
 #[cfg(not(target_arch = "nvptx64"))]
 use cuda_std::launch::LaunchShape;
