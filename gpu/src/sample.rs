@@ -1,10 +1,14 @@
-//! Choosing tokens from logits: the argmax, and the draw by a request's sampling parameters.
+//! Choosing tokens from logits: the argmax, the most probable ones, the draw.
 mod draw;
+mod histogram;
 mod philox;
+mod rank;
+mod row;
 mod select;
 
 pub use draw::*;
 pub use philox::{philox4x32, uniform_bits};
+pub use rank::*;
 
 use crate::block::{Candidate, block_best};
 #[cfg(not(target_arch = "nvptx64"))]

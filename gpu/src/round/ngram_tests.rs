@@ -97,9 +97,9 @@ impl Model {
 
     fn nodes(&mut self, length: usize, most: usize, costs: &[f32]) -> usize {
         let (mut best, mut rate, mut sum, mut all) = (0, 0.0, 1.0, 1.0);
-        for nodes in 0..=most.min(costs.len() - 1) {
-            if sum / f64::from(costs[nodes]) > rate {
-                (best, rate) = (nodes, sum / f64::from(costs[nodes]));
+        for (nodes, cost) in costs.iter().enumerate().take(most + 1) {
+            if sum / f64::from(*cost) > rate {
+                (best, rate) = (nodes, sum / f64::from(*cost));
             }
             let [right, trials] = *self.cell(length, nodes);
             all *= f64::from(right / trials);

@@ -1,7 +1,8 @@
 //! The token after each row of a set: the argmax, or a draw by temperature, top-k, top-p, min-p and a counter-based random
 //! number. How a row's running total is searched is in `select`.
+use super::histogram::{Amount, SCRATCH, SHARED_BYTES, THREADS, at};
 use super::philox::uniform_bits;
-use super::select::{Amount, ONE, Row, SCRATCH, SHARED_BYTES, THREADS, at, id_of};
+use super::row::{ONE, Row, id_of};
 use crate::block::{Candidate, block_best};
 use crate::round::{RowSet, SequenceState, State};
 #[cfg(not(target_arch = "nvptx64"))]
@@ -23,7 +24,7 @@ use cuda_std::{grid, prelude::*};
 ///   each total that is searched: one, with top-p two, with top-k one more and one for the weight that ties add. Where more
 ///   than 1,024 tokens share a bin of width T / 62, up to eight passes more for that search.
 /// * Shared memory: 44.6 KB: told values and scratch (0.5 KB), 2048 and 256 bins of 12 B, 1024 tokens of 16 B.
-/// * Registers: up to 112: each search is inlined.
+/// * Registers: up to 128: each search is inlined.
 /// * Bytes: 4 a logit and pass, from L2 after the first; FLOPs: 18 in f64 a logit within 33 temperatures of the maximum, once.
 /// * Alignment: `logits` 16 B, `stride` a multiple of 4. Vocabularies below 2^18.
 /// * Tolerance: a weight is rounded to a multiple of 2^-46, and all sums are exact, so the result is the same in any order. It
@@ -33,7 +34,7 @@ use cuda_std::{grid, prelude::*};
 ///
 /// # Safety
 /// The buffers have those shapes and alignments.
-#[kernel(threads = 512)]
+#[kernel(threads = 512, blocks_per_sm = 1)]
 pub unsafe fn choose_tokens(
     state: GlobalMut<SequenceState>,
     rows: GlobalMut<u32>,
@@ -68,7 +69,7 @@ unsafe fn choose(state: State, logits: Global<f32>, vocab: u32, position: u32) -
     // SAFETY: the caller's contract.
     unsafe {
         let temperature = state.temperature().read();
-        let row = Row { logits, vocab, max: 0.0, scale: 1.0 / f64::from(temperature) };
+        let row = Row { logits, vocab, max: 0.0, scale: 1.0 / f64::from(temperature), all: false };
         let (mut best, mut broken) = (Candidate::NONE, false);
         row.each(|value, index| {
             best = best.better(Candidate { value, index });

@@ -1,97 +1,14 @@
 //! Where a running total over one row's tokens, most probable first, passes a given amount: by histograms of exact integers,
-//! so that the answer depends on no order of additions. Which amounts matter is the draw's affair.
-use crate::exponential::exp;
-use cuda_std::{atomic, prelude::*, shared};
+//! so that the answer depends on no order of additions. Which amounts matter is the caller's affair.
+use super::histogram::{
+    Amount, BINS, COUNTER, DIGITS, HISTOGRAM, LIST, LISTED, REFINED, Sums, THREADS, TOLD, at, bin_sums, clear, count,
+    prefix,
+};
+use super::row::{Row, Token, key_of};
+use cuda_std::{atomic, prelude::*};
 
-/// Threads of a block: one row of logits.
-pub(super) const THREADS: u32 = 512;
-const WARPS: u32 = THREADS / 32;
-/// Bins of the first histogram.
-const BINS: u32 = 2048;
 /// Bins a thread sums.
 const OWN: u32 = BINS / THREADS;
-/// Bins of width 1 / 62 in units of the exponent cover all weights that are not 0.
-const BINS_A_UNIT: f32 = 62.0;
-/// Digits of a key that a refinement tells apart.
-const DIGITS: u32 = 256;
-/// Tokens that are listed and compared one by one.
-const LISTED: u32 = 1024;
-
-/// The weight of the most probable token: weights are multiples of 2^-46, so that 2^17 of them fit 64 bits.
-pub(super) const ONE: u64 = 1 << 46;
-/// Exponents below this give weight 0: e^-33 < 2^-47.
-const LEAST: f64 = -33.0;
-
-/// Offsets in shared memory, bytes.
-const TOLD: u32 = 0;
-const TOTALS: u32 = TOLD + 64;
-pub(super) const SCRATCH: u32 = TOTALS + 16 * WARPS;
-const COUNTER: u32 = SCRATCH + 8 * WARPS;
-const HISTOGRAM: u32 = COUNTER + 16;
-const REFINED: u32 = HISTOGRAM + 12 * BINS;
-const LIST: u32 = REFINED + 12 * DIGITS;
-/// Shared memory of a block, bytes.
-pub(super) const SHARED_BYTES: u32 = LIST + 16 * LISTED;
-
-/// A place in shared memory.
-#[inline(always)]
-pub(super) fn at<T>(offset: u32) -> Shared<T> {
-    shared::dynamic_shared_mem::<u8>().byte_add(offset).cast()
-}
-
-/// One row of logits and what turns them into weights. The same in all threads.
-#[derive(Clone, Copy)]
-pub(super) struct Row {
-    pub logits: Global<f32>,
-    pub vocab: u32,
-    /// The largest logit.
-    pub max: f32,
-    /// 1 / temperature.
-    pub scale: f64,
-}
-
-/// A token of some weight.
-#[derive(Clone, Copy)]
-struct Token {
-    /// Orders tokens: the larger comes first.
-    key: u64,
-    weight: u64,
-    bin: u32,
-}
-
-/// What to look for: the first token, in descending order, with which the total exceeds the amount.
-#[derive(Clone, Copy)]
-pub(super) enum Amount {
-    /// The total counts tokens.
-    Tokens(u64),
-    /// The total adds weights.
-    Weight(u64),
-}
-
-/// Sums over tokens.
-#[derive(Clone, Copy)]
-pub(super) struct Sums {
-    pub tokens: u64,
-    pub weight: u64,
-}
-
-impl Sums {
-    const NONE: Self = Self { tokens: 0, weight: 0 };
-
-    #[inline(always)]
-    fn plus(self, other: Self) -> Self {
-        Self { tokens: self.tokens + other.tokens, weight: self.weight.wrapping_add(other.weight) }
-    }
-
-    /// Whether the total passes the amount within `own`, which follows `self`.
-    #[inline(always)]
-    fn passes(self, own: Self, amount: Amount) -> bool {
-        match amount {
-            Amount::Tokens(n) => self.tokens <= n && n < self.tokens + own.tokens,
-            Amount::Weight(w) => self.weight <= w && w < self.weight.wrapping_add(own.weight),
-        }
-    }
-}
 
 /// Tokens that are still in question: those of a bin whose keys begin with `prefix`.
 #[derive(Clone, Copy)]
@@ -113,82 +30,7 @@ impl Region {
     }
 }
 
-/// An integer that orders like (logit ascending, id descending); -0 counts as 0.
-#[inline(always)]
-pub(super) fn key_of(logit: f32, id: u32) -> u64 {
-    let bits = (logit + 0.0).to_bits();
-    let ordered = if bits >> 31 == 0 { bits | 1 << 31 } else { !bits };
-    u64::from(ordered) << 32 | u64::from(!id)
-}
-
-/// The id in a key.
-#[inline(always)]
-pub(super) fn id_of(key: u64) -> u32 {
-    !(key as u32)
-}
-
 impl Row {
-    /// The weight of a logit in units of [`ONE`], rounded, and unrounded: e^((logit - max) / temperature).
-    #[inline(always)]
-    pub fn weight(self, logit: f32) -> (u64, f64) {
-        if logit == self.max {
-            return (ONE, 1.0);
-        }
-        let x = (f64::from(logit) - f64::from(self.max)) * self.scale;
-        // x is NaN where the logit is.
-        if x < LEAST || x.is_nan() {
-            return (0, 0.0);
-        }
-        let weight = exp(x);
-        ((weight * ONE as f64 + 0.5) as u64, weight)
-    }
-
-    /// The bin of a logit. It never falls as logits fall, and equal logits share one.
-    #[inline(always)]
-    fn bin(self, logit: f32) -> u32 {
-        let distance = (self.max - logit) * self.scale as f32 * BINS_A_UNIT;
-        // Equal logits have distance 0, where infinities would have none.
-        if logit == self.max { 0 } else { (distance as u32).min(BINS - 1) }
-    }
-
-    /// Calls `visit` with each token of this thread: four neighbouring ones, then on by 2048.
-    #[inline(always)]
-    pub unsafe fn each(self, mut visit: impl FnMut(f32, u32)) {
-        let mut i = thread::thread_idx_x() * 4;
-        while i < self.vocab {
-            // SAFETY: below the vocabulary.
-            unsafe {
-                let at = self.logits.add(i as usize);
-                if i + 4 <= self.vocab {
-                    let [a, b, c, d] = at.cast::<[f32; 4]>().read();
-                    visit(a, i);
-                    visit(b, i + 1);
-                    visit(c, i + 2);
-                    visit(d, i + 3);
-                } else {
-                    for j in 0..self.vocab - i {
-                        visit(at.add(j as usize).read(), i + j);
-                    }
-                }
-            }
-            i += THREADS * 4;
-        }
-    }
-
-    /// Calls `visit` with each token of this thread that has some weight, and its weight unrounded.
-    #[inline(always)]
-    unsafe fn each_weighted(self, mut visit: impl FnMut(Token, f64)) {
-        // SAFETY: the caller's contract.
-        unsafe {
-            self.each(|logit, id| {
-                let (weight, unrounded) = self.weight(logit);
-                if weight > 0 {
-                    visit(Token { key: key_of(logit, id), weight, bin: self.bin(logit) }, unrounded);
-                }
-            });
-        }
-    }
-
     /// Fills the histogram of the whole row; returns the sums over it, and the weight of tokens of at least `min_p`.
     ///
     /// # Safety
@@ -217,14 +59,13 @@ impl Row {
         }
     }
 
-    /// The key of the token where the total passes `amount`, and the weight up to and with it. [`fill`](Self::fill) came
-    /// before; the amount is below the row's.
+    /// The bin where the total passes `amount`. [`fill`](Self::fill) came before; the amount is below the row's.
     ///
     /// # Safety
     /// All threads of the block come here together.
     #[inline(always)]
-    pub unsafe fn locate(self, amount: Amount) -> (u64, u64) {
-        // SAFETY: the caller's contract; regions are the same in all threads.
+    unsafe fn bin_of(self, amount: Amount) -> Region {
+        // SAFETY: the caller's contract.
         unsafe {
             let thread = thread::thread_idx_x();
             let mut own = Sums::NONE;
@@ -243,11 +84,58 @@ impl Row {
                 }
             }
             thread::sync_threads();
-            let mut region = told();
+            told()
+        }
+    }
+
+    /// The key of the token where the total passes `amount`, and the weight up to and with it. [`fill`](Self::fill) came
+    /// before; the amount is below the row's.
+    ///
+    /// # Safety
+    /// All threads of the block come here together.
+    #[inline(always)]
+    pub unsafe fn locate(self, amount: Amount) -> (u64, u64) {
+        // SAFETY: the caller's contract; regions are the same in all threads.
+        unsafe {
+            let mut region = self.bin_of(amount);
             while region.tokens > LISTED {
                 region = self.refine(region, amount);
             }
             self.search(region, amount)
+        }
+    }
+
+    /// Lists the `count` tokens that come first, and perhaps some more: how many, and the list of [key, weight]. `count` is at
+    /// least 1, at most 1024, and at most the row's. [`fill`](Self::fill) came before.
+    ///
+    /// # Safety
+    /// All threads of the block come here together.
+    #[inline(always)]
+    pub unsafe fn list_first(self, count: u32) -> (u32, Shared<[u64; 2]>) {
+        // SAFETY: the caller's contract; regions are the same in all threads.
+        unsafe {
+            let amount = Amount::Tokens(u64::from(count) - 1);
+            let mut region = self.bin_of(amount);
+            let bins = region.before.tokens as u32 + region.tokens;
+            let (mut least, mut listed) = (0, bins);
+            if bins > LISTED {
+                while region.tokens > LISTED {
+                    region = self.refine(region, amount);
+                }
+                (least, listed) = (self.search(region, amount).0, count);
+            }
+            let (counter, list) = (at::<u32>(COUNTER), at::<[u64; 2]>(LIST));
+            if thread::thread_idx_x() == 0 {
+                counter.write(0);
+            }
+            thread::sync_threads();
+            self.each_weighted(|token, _| {
+                if token.bin <= region.bin && token.key >= least {
+                    list.add(atomic::shared_fetch_add(counter, 1)).write([token.key, token.weight]);
+                }
+            });
+            thread::sync_threads();
+            (listed, list)
         }
     }
 
@@ -335,85 +223,6 @@ impl Row {
             });
             prefix(sum).1.weight
         }
-    }
-}
-
-/// Zeros for a histogram.
-#[inline(always)]
-unsafe fn clear(histogram: u32, bins: u32) {
-    let mut i = thread::thread_idx_x();
-    while i < 3 * bins {
-        // SAFETY: inside the histogram.
-        unsafe { at::<u32>(histogram).add(i).write(0) };
-        i += THREADS;
-    }
-}
-
-/// Counts a token: tokens, then the weight's low and high words, with the carry between them.
-#[inline(always)]
-unsafe fn count(histogram: u32, bins: u32, bin: u32, weight: u64) {
-    let words = at::<u32>(histogram).add(bin);
-    let low = weight as u32;
-    // SAFETY: inside the histogram, which was cleared.
-    unsafe {
-        atomic::shared_fetch_add(words, 1);
-        let old = atomic::shared_fetch_add(words.add(bins), low);
-        let carry = u32::from(old.checked_add(low).is_none());
-        let high = (weight >> 32) as u32 + carry;
-        if high > 0 {
-            atomic::shared_fetch_add(words.add(2 * bins), high);
-        }
-    }
-}
-
-/// What a bin holds.
-#[inline(always)]
-unsafe fn bin_sums(histogram: u32, bins: u32, bin: u32) -> Sums {
-    let words = at::<u32>(histogram).add(bin);
-    // SAFETY: inside the histogram, which is complete.
-    unsafe {
-        let (low, high) = (words.add(bins).read(), words.add(2 * bins).read());
-        Sums { tokens: words.read().into(), weight: u64::from(high) << 32 | u64::from(low) }
-    }
-}
-
-/// The sums of all threads before this one, and of the whole block.
-#[inline(always)]
-unsafe fn prefix(own: Sums) -> (Sums, Sums) {
-    // SAFETY: the caller's contract: all threads of the block come here together.
-    unsafe {
-        let (thread, lane) = (thread::thread_idx_x(), warp::lane_id());
-        let mut through = own;
-        let mut step = 1;
-        while step < 32 {
-            let up = |value: u32| warp::warp_shuffle_up(warp::FULL_MASK, value, step, 32);
-            let (low, high) = (up(through.weight as u32), up((through.weight >> 32) as u32));
-            let other =
-                Sums { tokens: up(through.tokens as u32).into(), weight: u64::from(high) << 32 | u64::from(low) };
-            if lane >= step {
-                through = through.plus(other);
-            }
-            step *= 2;
-        }
-        let totals = at::<[u64; 2]>(TOTALS);
-        if lane == 31 {
-            totals.add(thread / 32).write([through.tokens, through.weight]);
-        }
-        thread::sync_threads();
-        let (mut before, mut total) = (Sums::NONE, Sums::NONE);
-        for w in 0..WARPS {
-            let [tokens, weight] = totals.add(w).read();
-            if w == thread / 32 {
-                before = total;
-            }
-            total = total.plus(Sums { tokens, weight });
-        }
-        // The totals may be written anew.
-        thread::sync_threads();
-        let inclusive = before.plus(through);
-        let exclusive =
-            Sums { tokens: inclusive.tokens - own.tokens, weight: inclusive.weight.wrapping_sub(own.weight) };
-        (exclusive, total)
     }
 }
 

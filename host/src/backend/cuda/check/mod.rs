@@ -114,6 +114,7 @@ pub const CHECKS: &[Check] = &[
     Check { kernels: &["moe_combine"], run: moe::sum },
     Check { kernels: &["argmax"], run: sample::argmax },
     Check { kernels: &["choose_tokens"], run: sample::choose },
+    Check { kernels: &["rank_tokens"], run: sample::rank },
     Check { kernels: &["top_k_parts", "top_k_merge"], run: sample::top_k },
     Check { kernels: &["tree_layout"], run: tree::layout },
     Check { kernels: &["walk"], run: tree::walk },

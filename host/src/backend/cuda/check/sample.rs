@@ -6,6 +6,7 @@ use coppice_gpu::{sample, top_k};
 use super::Run;
 use crate::error::Result;
 use crate::sampling::{Sampling, draw};
+use crate::tree::candidates;
 
 pub(super) fn argmax(run: &mut Run<'_>) -> Result<()> {
     let small = [(1, 1usize), (2, 31), (3, 2049), (2, 5000)];
@@ -120,6 +121,39 @@ pub(super) fn choose(run: &mut Run<'_>) -> Result<()> {
         run.failures.check(found[..rows] == expected, &case, "differs");
         run.failures.check(found[rows..] == [u32::MAX], &case, "writes past the rows");
         run.integers.extend(found);
+    }
+    Ok(())
+}
+
+pub(super) fn rank(run: &mut Run<'_>) -> Result<()> {
+    let small = [(1, 5usize, 7usize), (2, 1000, 63), (3, 4096, 15), (1, 9000, 256)];
+    for (rows, vocab, k) in run.cases(&small, &[(15, 163_840, 64), (7, 20_480, 255), (15, 4096, 64)]) {
+        let stride = vocab.next_multiple_of(4);
+        // Rounded in every second case, so that there are ties; past the row's end lies what must not win.
+        let steps = if rows % 2 == 0 { 8.0 } else { 1e9 };
+        let mut logits = vec![f32::INFINITY; rows * stride];
+        for row in logits.chunks_mut(stride) {
+            row[..vocab].fill_with(|| (run.random.normal() * 3.0 * steps).round() / steps);
+            row[vocab / 2] = f32::NAN;
+        }
+        let input = run.place.input("logits", &logits)?;
+        let (ids, log_probs) =
+            (run.place.output::<u32>("ids", rows * k)?, run.place.output::<f32>("log_probs", rows * k)?);
+        let [v, s, n] = [vocab, stride, k].map(|n| n as u32);
+        let arguments = (input.ptr(), ids.ptr_mut(), log_probs.ptr_mut(), v, s, n);
+        // SAFETY: the buffers are as large as these sizes say; the stride is a multiple of 4.
+        unsafe { run.place.launch(&sample::rank_tokens::KERNEL, sample::rank_shape(rows as u32), arguments)? };
+        let (ids, log_probs) = (ids.to_vec()?, log_probs.to_vec()?);
+        for (row, logits) in logits.chunks(stride).enumerate() {
+            let case = format!("rank_tokens {k} of {rows} x {vocab}, row {row}");
+            let mut expected = candidates::top_k(&logits[..vocab], k);
+            expected.retain(|(_, log_prob)| *log_prob > f64::NEG_INFINITY);
+            expected.resize(k, (u32::MAX, f64::NEG_INFINITY));
+            let (wanted, probable): (Vec<u32>, Vec<f32>) = expected.iter().map(|(id, p)| (*id, *p as f32)).unzip();
+            run.failures.check(ids[row * k..][..k] == wanted, &case, "ids differ");
+            run.failures.compare(&case, &log_probs[row * k..][..k], &probable, (1e-6, 1e-5));
+        }
+        run.integers.extend(ids);
     }
     Ok(())
 }
