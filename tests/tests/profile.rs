@@ -52,7 +52,9 @@ fn totals_are_exact_and_the_same_in_every_format() {
     let ns = |key: &str| device[key].as_u64().unwrap();
     assert_eq!(ns("busy_ns") + ns("idle_ns"), ns("wall_ns"));
     assert_eq!(ns("wall_ns"), ns("window_ns"), "everything was recorded");
-    for (split, busy, idle) in [("phases", true, true), ("stages", true, true), ("ops", true, false), ("causes", false, true)] {
+    for (split, busy, idle) in
+        [("phases", true, true), ("stages", true, true), ("ops", true, false), ("causes", false, true)]
+    {
         if busy {
             assert_eq!(sum(&device[split], "busy_ns"), ns("busy_ns"), "{split}");
         }
@@ -64,7 +66,8 @@ fn totals_are_exact_and_the_same_in_every_format() {
     assert_eq!(row(&text, "all"), [ns("wall_ns"), ns("busy_ns"), ns("idle_ns")], "{text}");
     for (name, phase) in [("prefill", &device["phases"][0]), ("decode", &device["phases"][1])] {
         let want = ["wall_ns", "busy_ns", "idle_ns"].map(|key| phase[key].as_u64().unwrap());
-        let lines: String = text.lines().skip_while(|line| !line.starts_with("device")).map(|l| l.to_owned() + "\n").collect();
+        let lines: String =
+            text.lines().skip_while(|line| !line.starts_with("device")).map(|l| l.to_owned() + "\n").collect();
         assert_eq!(row(&lines, name), want, "{text}");
     }
     // The trace's gaps and operations too.
@@ -102,7 +105,8 @@ fn a_trace_nests_on_every_track() {
         open.push((*pid, *tid, start + length));
     }
     let has = |wanted: &str| spans.iter().any(|(.., name)| name == wanted);
-    let wanted = ["request", "prefill", "round", "draft", "tree", "verify", "walk", "commit", "extend", "detokenise", "print"];
+    let wanted =
+        ["request", "prefill", "round", "draft", "tree", "verify", "walk", "commit", "extend", "detokenise", "print"];
     let missing: Vec<_> = wanted.iter().filter(|name| !has(name)).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }
@@ -112,7 +116,8 @@ fn what_is_drawn_fits_80_columns_and_has_a_row_a_round() {
     let text = succeed(&mut profile!("--waterfall", "--by", "round", "--spec", "none"));
     let wide: Vec<_> = text.lines().filter(|line| line.chars().count() > 80).collect();
     assert!(wide.is_empty(), "{wide:#?}");
-    let rows = text.lines().skip_while(|line| !line.starts_with("round ") && !line.contains("round        wall")).skip(1);
+    let rows =
+        text.lines().skip_while(|line| !line.starts_with("round ") && !line.contains("round        wall")).skip(1);
     let rounds = rows.take_while(|line| line.trim_start().starts_with(|c: char| c.is_ascii_digit())).count();
     assert_eq!(rounds, 23, "{text}");
     assert!(text.contains("⣿ busy") && text.contains("? no sample"), "{text}");
@@ -142,7 +147,11 @@ fn a_page_is_whole_and_asks_for_nothing_from_elsewhere() {
     assert!(page.starts_with("<!doctype html>") && page.trim_end().ends_with("</html>"));
     for tag in ["html", "head", "body", "script", "style", "title"] {
         let count = |pattern: String| page.matches(&pattern).count();
-        assert_eq!((count(format!("<{tag}>")) + count(format!("<{tag} ")), count(format!("</{tag}>"))), (1, 1), "{tag}");
+        assert_eq!(
+            (count(format!("<{tag}>")) + count(format!("<{tag} ")), count(format!("</{tag}>"))),
+            (1, 1),
+            "{tag}"
+        );
     }
     let foreign = ["src=", "href=", "@import", "url(", "fetch(", "https:", "import("];
     let found: Vec<_> = foreign.iter().filter(|what| page.contains(**what)).collect();

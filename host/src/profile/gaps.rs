@@ -196,16 +196,15 @@ impl<'a> Analysis<'a> {
 
     fn report(self, tokens: usize, accepted: &[usize]) -> LaneGaps {
         let gaps = self.gaps();
-        let phases = [
-            (Phase::Prefill, Interval::new(self.window.start, self.decode.start)),
-            (Phase::Decode, self.decode),
-        ]
-        .map(|(phase, time)| PhaseShare {
-            phase,
-            wall_ns: self.known.overlap(time),
-            busy_ns: self.busy.overlap(time),
-            idle_ns: self.idle.overlap(time),
-        });
+        let phases =
+            [(Phase::Prefill, Interval::new(self.window.start, self.decode.start)), (Phase::Decode, self.decode)].map(
+                |(phase, time)| PhaseShare {
+                    phase,
+                    wall_ns: self.known.overlap(time),
+                    busy_ns: self.busy.overlap(time),
+                    idle_ns: self.idle.overlap(time),
+                },
+            );
         let decode = phases[1];
         let causes = self.causes(&gaps);
         let decoded_tokens = tokens.saturating_sub(1);
@@ -213,10 +212,10 @@ impl<'a> Analysis<'a> {
             (decoded_tokens > 0 && nanoseconds > 0).then(|| decoded_tokens as f64 / (nanoseconds as f64 * 1e-9))
         };
         let all = [Ceiling { without: None, tok_s: rate(decode.busy_ns) }];
-        let each = causes.iter().filter(|share| share.decode_idle_ns > 0).map(|share| Ceiling {
-            without: Some(share.cause),
-            tok_s: rate(decode.wall_ns - share.decode_idle_ns),
-        });
+        let each = causes
+            .iter()
+            .filter(|share| share.decode_idle_ns > 0)
+            .map(|share| Ceiling { without: Some(share.cause), tok_s: rate(decode.wall_ns - share.decode_idle_ns) });
         let mut longest = gaps.clone();
         longest.sort_by_key(|gap| (std::cmp::Reverse(gap.idle_ns), gap.start_ns));
         longest.truncate(self.options.longest);
@@ -295,14 +294,15 @@ impl<'a> Analysis<'a> {
     /// Busy time goes to the stage of what ran, idle time to what the host did then; what it did in the prefill, to that.
     fn stages(&self) -> Vec<StageShare> {
         let mut shares: Vec<StageShare> = Vec::new();
-        let mut add = |stage: &'static str, busy_ns: u64, idle_ns: u64| {
-            match shares.iter_mut().find(|share| share.stage == stage) {
-                Some(share) => {
-                    share.busy_ns += busy_ns;
-                    share.idle_ns += idle_ns;
-                }
-                None => shares.push(StageShare { stage, busy_ns, idle_ns }),
+        let mut add = |stage: &'static str, busy_ns: u64, idle_ns: u64| match shares
+            .iter_mut()
+            .find(|share| share.stage == stage)
+        {
+            Some(share) => {
+                share.busy_ns += busy_ns;
+                share.idle_ns += idle_ns;
             }
+            None => shares.push(StageShare { stage, busy_ns, idle_ns }),
         };
         let prefill = Interval::new(self.window.start, self.decode.start);
         let inside = |span: &HostSpan| span.interval.overlap(prefill) > 0 && span.stage != stage::REQUEST;
@@ -324,14 +324,15 @@ impl<'a> Analysis<'a> {
 
     fn ops(&self) -> Vec<OpShare> {
         let mut shares: Vec<OpShare> = Vec::new();
-        let mut add = |span: &Span, calls: usize, busy_ns: u64| {
-            match shares.iter_mut().find(|share| share.stage == span.stage && share.op == span.name) {
-                Some(share) => {
-                    share.calls += calls;
-                    share.busy_ns += busy_ns;
-                }
-                None => shares.push(OpShare { stage: span.stage, op: span.name.to_string(), calls, busy_ns }),
+        let mut add = |span: &Span, calls: usize, busy_ns: u64| match shares
+            .iter_mut()
+            .find(|share| share.stage == span.stage && share.op == span.name)
+        {
+            Some(share) => {
+                share.calls += calls;
+                share.busy_ns += busy_ns;
             }
+            None => shares.push(OpShare { stage: span.stage, op: span.name.to_string(), calls, busy_ns }),
         };
         self.innermost_work().for_each(|(span, busy_ns)| add(span, 0, busy_ns));
         let inside = |span: &&Span| self.window.contains(span.interval.start);

@@ -3,9 +3,8 @@
 use serde::Serialize;
 
 /// Lower ends of the buckets, in nanoseconds.
-const EDGES: [u64; 14] = [
-    0, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 1_000_000, 10_000_000, 100_000_000,
-];
+const EDGES: [u64; 14] =
+    [0, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
 
 /// Gaps of about one length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -23,11 +22,8 @@ pub struct Bucket {
 /// Buckets of all lengths, the empty ones too: every gap is in exactly one.
 pub fn histogram(lengths: impl IntoIterator<Item = u64>) -> Vec<Bucket> {
     let ends = EDGES.iter().skip(1).map(|end| Some(*end)).chain([None]);
-    let mut buckets: Vec<Bucket> = EDGES
-        .iter()
-        .zip(ends)
-        .map(|(from, to)| Bucket { from_ns: *from, to_ns: to, gaps: 0, idle_ns: 0 })
-        .collect();
+    let mut buckets: Vec<Bucket> =
+        EDGES.iter().zip(ends).map(|(from, to)| Bucket { from_ns: *from, to_ns: to, gaps: 0, idle_ns: 0 }).collect();
     for length in lengths {
         let bucket = EDGES.partition_point(|edge| *edge <= length) - 1;
         buckets[bucket].gaps += 1;

@@ -18,7 +18,9 @@ mod trace;
 mod waterfall;
 
 pub use cause::{Annotation, Cause};
-pub use gaps::{CauseShare, Ceiling, Gap, LaneGaps, OpShare, Options, Phase, PhaseShare, RoundShare, StageShare, analyse};
+pub use gaps::{
+    CauseShare, Ceiling, Gap, LaneGaps, OpShare, Options, Phase, PhaseShare, RoundShare, StageShare, analyse,
+};
 pub use histogram::{Bucket, histogram};
 pub use lane::{HostSpan, Lane, Recording, Span, Track};
 pub use page::page;

@@ -18,7 +18,8 @@ pub fn page(recording: &Recording, lanes: &[LaneGaps], report: &Value) -> String
     let devices: Vec<Value> =
         recording.lanes.iter().zip(lanes).map(|(lane, gaps)| device(lane, gaps, window)).collect();
     let host: Vec<Value> = recording.host.iter().map(|track| thread(track, window)).collect();
-    let data = json!({ "window": window.length(), "rounds": rounds, "devices": devices, "host": host, "report": report });
+    let data =
+        json!({ "window": window.length(), "rounds": rounds, "devices": devices, "host": host, "report": report });
     // No text in the data may end the script.
     TEMPLATE.replacen(PLACE, &data.to_string().replace("</", "<\\/").replace("<!--", "<\\!--"), 1)
 }

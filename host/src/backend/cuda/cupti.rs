@@ -20,6 +20,8 @@ pub fn absence() -> Option<String> {
     }
     (!present(&LIBRARIES)).then(|| {
         let names = LIBRARIES.join(", ");
-        format!("CUPTI was not found ({names}): install it with the CUDA toolkit, or name its folder in LD_LIBRARY_PATH")
+        format!(
+            "CUPTI was not found ({names}): install it with the CUDA toolkit, or name its folder in LD_LIBRARY_PATH"
+        )
     })
 }

@@ -57,13 +57,10 @@ fn a_square_wave_of_one_half_is_half_busy_and_its_ceiling_twice_the_speed() {
     let (now, without) = (report.decode_tok_s.unwrap(), report.ceilings[0].tok_s.unwrap());
     assert!((now - 10.0 / 100e-6).abs() < 1.0 && (without / now - 2.0).abs() < 1e-9, "{now} {without}");
     assert_eq!(report.decode_idle_ns_per_token, Some(5000.0));
-    assert_eq!(report.rounds, [RoundShare {
-        start_ns: 0,
-        wall_ns: 100_000,
-        busy_ns: 50_000,
-        idle_ns: 50_000,
-        accepted: Some(10)
-    }]);
+    assert_eq!(
+        report.rounds,
+        [RoundShare { start_ns: 0, wall_ns: 100_000, busy_ns: 50_000, idle_ns: 50_000, accepted: Some(10) }]
+    );
 }
 
 #[test]
@@ -116,8 +113,7 @@ fn a_gap_has_its_stage_its_round_and_its_neighbours() {
 
 #[test]
 fn what_was_not_sampled_is_neither_busy_nor_idle() {
-    let mut recording =
-        recording(vec![host("request", 0, 100)], vec![ran("a", "verify", 0, 10, 20)], &[at(5, 50)]);
+    let mut recording = recording(vec![host("request", 0, 100)], vec![ran("a", "verify", 0, 10, 20)], &[at(5, 50)]);
     recording.lanes[0].lost = Cover::of([at(40, 70)]);
     let report = only(analyse(&recording, 0, &[], OPTIONS));
     assert_eq!((report.wall_ns, report.busy_ns, report.idle_ns, report.unknown_ns), (35, 10, 25, 65));

@@ -74,7 +74,12 @@ fn a_frame_without_a_sample_is_not_drawn_as_idle_even_beside_one() {
 
 #[test]
 fn a_hole_of_40_us_in_a_round_shows_in_its_row() {
-    let stages = [("request", 0, 1_800_000), ("round", 0, 600_000), ("round", 600_000, 1_200_000), ("round", 1_200_000, 1_800_000)];
+    let stages = [
+        ("request", 0, 1_800_000),
+        ("round", 0, 600_000),
+        ("round", 600_000, 1_200_000),
+        ("round", 1_200_000, 1_800_000),
+    ];
     let recording = recording(&stages, &[(0, 800_000), (840_000, 1_800_000)]);
     let options = Options { threshold_ns: 1, longest: 1 };
     let rows = by_round(&recording, &analyse(&recording, 4, &[1, 1, 1], options), Marks::UNICODE);

@@ -95,8 +95,9 @@ impl ProfileReport {
             for gap in &device.gaps {
                 let round = gap.round.map_or(String::new(), |round| round.to_string());
                 let cause = gap.cause.to_string();
-                let names = [&device.device, &cause, gap.before.as_deref().unwrap_or(""), gap.after.as_deref().unwrap_or("")]
-                    .map(quoted);
+                let names =
+                    [&device.device, &cause, gap.before.as_deref().unwrap_or(""), gap.after.as_deref().unwrap_or("")]
+                        .map(quoted);
                 let [name, cause, before, after] = names;
                 text += &format!("{name},{},{},{cause},{round},{before},{after}\n", gap.start_ns, gap.idle_ns);
             }

@@ -58,7 +58,8 @@ fn report(device: &LaneGaps) -> String {
     table.add_row(row("all", device.wall_ns, device.busy_ns, device.idle_ns));
     text += &shown(table, &[1, 2, 3, 4]);
     if device.unknown_ns > 0 {
-        text += &format!("not known for {} ms more: nothing was sampled, or records were lost\n", ms(device.unknown_ns));
+        text +=
+            &format!("not known for {} ms more: nothing was sampled, or records were lost\n", ms(device.unknown_ns));
     }
     if let Some(idle) = device.decode_idle_ns_per_token {
         text += &format!("idle for each decoded token: {:.3} us\n", idle / 1e3);
