@@ -41,7 +41,7 @@ mod tests {
         let lengths = [0, 1, 99, 100, 199, 999, 1_000, 99_999, 100_000, 5_000_000_000, u64::from(u32::MAX)];
         let buckets = histogram(lengths);
         assert_eq!(buckets.iter().map(|bucket| bucket.gaps).sum::<usize>(), lengths.len());
-        assert_eq!(buckets.iter().map(|bucket| bucket.idle_ns).sum::<u64>(), lengths.iter().sum());
+        assert_eq!(buckets.iter().map(|bucket| bucket.idle_ns).sum::<u64>(), lengths.iter().sum::<u64>());
         for length in lengths {
             let alone = histogram([length]);
             let bucket = alone.iter().find(|bucket| bucket.gaps == 1).unwrap();
