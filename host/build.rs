@@ -55,6 +55,7 @@ fn describe_build(root: &Path) {
         None => None,
     };
     let rustc = env::var_os("RUSTC").and_then(|rustc| output(Command::new(rustc).arg("--version")));
+    println!("cargo::rustc-env=COPPICE_TARGET={}", env::var("TARGET").unwrap_or_default());
     let unknown = || "unknown".to_owned();
     println!("cargo::rustc-env=COPPICE_COMMIT={}", commit.unwrap_or_else(unknown));
     println!("cargo::rustc-env=COPPICE_DIRTY={}", dirty.map_or_else(unknown, |dirty| dirty.to_string()));

@@ -220,7 +220,9 @@ mod tests {
     #[test]
     fn products_add_up() {
         let mut failures = Failures::default();
-        for (blocks, rounds) in [(1, 0), (1, 1), (2, 2), (1, 7), (3, 5), (1, 40)] {
+        for (blocks, rounds) in
+            [(1, 0), (1, 1), (2, 2), (1, 3), (3, 4), (3, 5), (1, 7), (2, 9), (5, 1), (4, 13), (1, 17), (1, 40)]
+        {
             let mut random = Random::new(rounds.into());
             let mut pair = || bf16x2_from_f32(random.normal(), random.normal());
             let a: Vec<[u32; 4]> = (0..32).map(|_| core::array::from_fn(|_| pair())).collect();

@@ -6,6 +6,8 @@ use cuda_std::{convert::bf16x2_from_f32, convert::bf16x2_to_f32, grid, prelude::
 
 /// Threads of a block: one row, four elements a thread and step.
 const THREADS: u32 = 256;
+/// Steps of a row that a thread keeps in registers: rows up to 8192 wide are read once.
+const HELD: usize = 8;
 
 /// RMS norm of each row.
 ///
@@ -13,10 +15,11 @@ const THREADS: u32 = 256;
 ///
 /// * Shapes: `x` [rows, width] f32, rows `x_stride` elements apart; `weight` [width] bf16; `out` [rows, width] bf16, rows
 ///   `out_stride` elements apart.
-/// * Work: a block of 256 threads a row; a thread takes four neighbouring elements, then steps by 1024. Two passes, the
-///   second from L1.
+/// * Work: a block of 256 threads a row; a thread takes four neighbouring elements, then steps by 1024. It keeps what it has
+///   read, all loads being under way before the first is waited for; rows that are wider than 8192 or no multiple of four are
+///   read again instead, with the same result.
 /// * Shared memory: 32 B, one partial sum a warp.
-/// * Registers: under 32, so that blocks fill the multiprocessor: the kernel lives on bytes in flight.
+/// * Registers: 32 of the row, 64 in all, so that four blocks are on a multiprocessor: the kernel lives on bytes in flight.
 /// * Bytes: 6 a element and 2 a weight; FLOPs: 5 an element.
 /// * Alignment: `x` 16 B, `weight` and `out` 8 B, both strides multiples of 4. Any width.
 /// * Tolerance: 2^-8 relative, the rounding to bf16; the sum of squares in f32 adds less than 1e-6.
@@ -37,17 +40,24 @@ pub unsafe fn rms_norm(
     unsafe {
         grid::dependency_wait();
         let row = thread::block_idx_x() as usize;
-        let x = x.add(row * x_stride as usize);
-        let mut squares = 0.0;
-        let mut i = thread::thread_idx_x() * 4;
-        while i < width {
-            for value in read4(x, i, width) {
-                squares = math::fma(value, value, squares);
+        let (x, out) = (x.add(row * x_stride as usize), out.add(row * out_stride as usize));
+        if fits(width) {
+            let mut row = [[0.0; 4]; HELD];
+            for (j, values) in row.iter_mut().enumerate() {
+                if place(j) < width {
+                    *values = vector(x, j).read_once();
+                }
             }
-            i += THREADS * 4;
+            normalise_held(&row, weight, out, width, eps);
+        } else {
+            let mut squares = 0.0;
+            let mut i = thread::thread_idx_x() * 4;
+            while i < width {
+                squares = add_squares(squares, read4(x, i, width));
+                i += THREADS * 4;
+            }
+            normalise(x, weight, out, width, squares, eps);
         }
-        let total = block_sum(squares, shared::dynamic_shared_mem());
-        normalise(x, weight, out.add(row * out_stride as usize), width, total, eps);
         grid::dependency_launch();
     }
 }
@@ -58,9 +68,9 @@ pub unsafe fn rms_norm(
 ///
 /// * Shapes: `residual` [rows, width] f32, in place; `delta` [rows, width] f32; `weight` [width] bf16; `out` [rows, width]
 ///   bf16. Rows are `stride` elements apart in all three.
-/// * Work: as [`rms_norm`]; each thread reads back, in the second pass, what itself wrote in the first.
+/// * Work: as [`rms_norm`]; where it reads again, each thread reads what itself wrote.
 /// * Shared memory: 32 B, one partial sum a warp.
-/// * Registers: under 40.
+/// * Registers: 32 of the row, under 64 in all.
 /// * Bytes: 14 an element and 2 a weight; FLOPs: 6 an element.
 /// * Alignment: `residual` and `delta` 16 B, `weight` and `out` 8 B, `stride` a multiple of 4. Any width.
 /// * Tolerance: the sum is exact to one f32 rounding; `out` 2^-8 relative, the rounding to bf16.
@@ -81,31 +91,63 @@ pub unsafe fn add_rms_norm(
     unsafe {
         grid::dependency_wait();
         let start = thread::block_idx_x() as usize * stride as usize;
-        let (residual, delta) = (residual.add(start), delta.add(start));
-        let mut squares = 0.0;
-        let mut i = thread::thread_idx_x() * 4;
-        while i < width {
-            let (r, d) = (read4(residual.as_const(), i, width), read4(delta, i, width));
-            let sum = [r[0] + d[0], r[1] + d[1], r[2] + d[2], r[3] + d[3]];
-            for value in sum {
-                squares = math::fma(value, value, squares);
-            }
-            let to = residual.add(i as usize);
-            if i + 4 <= width {
-                to.cast::<[f32; 4]>().write(sum);
-            } else {
-                for (j, value) in sum.into_iter().enumerate() {
-                    if i + (j as u32) < width {
-                        to.add(j).write(value);
-                    }
+        let (residual, delta, out) = (residual.add(start), delta.add(start), out.add(start));
+        if fits(width) {
+            let (mut row, mut more) = ([[0.0; 4]; HELD], [[0.0; 4]; HELD]);
+            for (j, (row, more)) in row.iter_mut().zip(&mut more).enumerate() {
+                if place(j) < width {
+                    *row = vector(residual.as_const(), j).read();
+                    *more = vector(delta, j).read_once();
                 }
             }
-            i += THREADS * 4;
+            for (j, (row, more)) in row.iter_mut().zip(&more).enumerate() {
+                *row = add(*row, *more);
+                if place(j) < width {
+                    residual.add(place(j) as usize).cast::<[f32; 4]>().write(*row);
+                }
+            }
+            normalise_held(&row, weight, out, width, eps);
+        } else {
+            let mut squares = 0.0;
+            let mut i = thread::thread_idx_x() * 4;
+            while i < width {
+                let sum = add(read4(residual.as_const(), i, width), read4(delta, i, width));
+                squares = add_squares(squares, sum);
+                write4(residual, i, width, sum);
+                i += THREADS * 4;
+            }
+            normalise(residual.as_const(), weight, out, width, squares, eps);
         }
-        let total = block_sum(squares, shared::dynamic_shared_mem());
-        normalise(residual.as_const(), weight, out.add(start), width, total, eps);
         grid::dependency_launch();
     }
+}
+
+/// Whether a row is whole vectors, and few enough to be held.
+#[inline(always)]
+fn fits(width: u32) -> bool {
+    width.is_multiple_of(4) && width <= const { HELD as u32 * THREADS * 4 }
+}
+
+/// First element of this thread's step `j`.
+#[inline(always)]
+fn place(j: usize) -> u32 {
+    (j as u32 * THREADS + thread::thread_idx_x()) * 4
+}
+
+/// The four elements of this thread's step `j`.
+#[inline(always)]
+fn vector(row: Global<f32>, j: usize) -> Global<[f32; 4]> {
+    row.add(place(j) as usize).cast()
+}
+
+#[inline(always)]
+fn add(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
+    [a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3]]
+}
+
+#[inline(always)]
+fn add_squares(squares: f32, [a, b, c, d]: [f32; 4]) -> f32 {
+    math::fma(d, d, math::fma(c, c, math::fma(b, b, math::fma(a, a, squares))))
 }
 
 /// Elements `i..i + 4` of a row of f32; 0 past its end.
@@ -127,22 +169,72 @@ unsafe fn read4(row: Global<f32>, i: u32, width: u32) -> [f32; 4] {
     }
 }
 
-/// Second pass: scales a row whose sum of squares is `squares`.
+/// Writes elements `i..i + 4` of a row, none past its end.
 #[inline(always)]
-unsafe fn normalise(x: Global<f32>, weight: Global<Bf16>, out: GlobalMut<Bf16>, width: u32, squares: f32, eps: f32) {
+unsafe fn write4(row: GlobalMut<f32>, i: u32, width: u32, values: [f32; 4]) {
     // SAFETY: as in `read4`.
     unsafe {
-        let scale = math::rsqrt(squares / width as f32 + eps);
+        let at = row.add(i as usize);
+        if i + 4 <= width {
+            at.cast::<[f32; 4]>().write(values);
+        } else {
+            for (j, value) in values.into_iter().enumerate() {
+                if i + (j as u32) < width {
+                    at.add(j).write(value);
+                }
+            }
+        }
+    }
+}
+
+/// What each element of a row is multiplied with, given this thread's sum of squares.
+#[inline(always)]
+unsafe fn scale(squares: f32, width: u32, eps: f32) -> f32 {
+    // SAFETY: all threads of the block come here, once.
+    let total = unsafe { block_sum(squares, shared::dynamic_shared_mem()) };
+    math::rsqrt(total / width as f32 + eps)
+}
+
+/// Four elements, scaled and weighted.
+#[inline(always)]
+fn weighted(x: [f32; 4], scale: f32, [w01, w23]: [u32; 2]) -> [u32; 2] {
+    let ([w0, w1], [w2, w3]) = (bf16x2_to_f32(w01), bf16x2_to_f32(w23));
+    let low = bf16x2_from_f32(x[0] * scale * w0, x[1] * scale * w1);
+    [low, bf16x2_from_f32(x[2] * scale * w2, x[3] * scale * w3)]
+}
+
+/// Normalises a row that the threads hold, zeros past its end.
+#[inline(always)]
+unsafe fn normalise_held(row: &[[f32; 4]; HELD], weight: Global<Bf16>, out: GlobalMut<Bf16>, width: u32, eps: f32) {
+    // SAFETY: vectors that start below `width`, a multiple of four; all threads come here.
+    unsafe {
+        let mut squares = 0.0;
+        for values in row {
+            squares = add_squares(squares, *values);
+        }
+        let scale = scale(squares, width, eps);
+        for (j, values) in row.iter().enumerate() {
+            let i = place(j);
+            if i < width {
+                let weight = weight.add(i as usize).cast::<[u32; 2]>().read_cached();
+                out.add(i as usize).cast::<[u32; 2]>().write(weighted(*values, scale, weight));
+            }
+        }
+    }
+}
+
+/// Reads a row again and normalises it.
+#[inline(always)]
+unsafe fn normalise(x: Global<f32>, weight: Global<Bf16>, out: GlobalMut<Bf16>, width: u32, squares: f32, eps: f32) {
+    // SAFETY: as in `read4`; all threads come here.
+    unsafe {
+        let scale = scale(squares, width, eps);
         let mut i = thread::thread_idx_x() * 4;
         while i < width {
             let x = read4(x, i, width);
             let (weight, out) = (weight.add(i as usize), out.add(i as usize));
             if i + 4 <= width {
-                let [w01, w23] = weight.cast::<[u32; 2]>().read_cached();
-                let ([w0, w1], [w2, w3]) = (bf16x2_to_f32(w01), bf16x2_to_f32(w23));
-                let low = bf16x2_from_f32(x[0] * scale * w0, x[1] * scale * w1);
-                let high = bf16x2_from_f32(x[2] * scale * w2, x[3] * scale * w3);
-                out.cast::<[u32; 2]>().write([low, high]);
+                out.cast::<[u32; 2]>().write(weighted(x, scale, weight.cast().read_cached()));
             } else {
                 for (j, value) in x.into_iter().enumerate() {
                     if i + (j as u32) < width {
@@ -176,7 +268,7 @@ mod tests {
     use cuda_std::simulate::{Buffer, Simulator};
     use std::vec::Vec;
 
-    const SHAPES: [(u32, u32); 14] = [
+    const SHAPES: [(u32, u32); 17] = [
         (1, 1),
         (1, 3),
         (2, 4),
@@ -191,6 +283,9 @@ mod tests {
         (2, 1025),
         (1, 2051),
         (1, 7168),
+        (1, 8190),
+        (1, 8192),
+        (2, 8196),
     ];
 
     #[test]

@@ -4,6 +4,7 @@
 //! back once.
 
 pub mod backend;
+pub mod bench;
 pub mod cli;
 pub mod draft;
 pub mod engine;

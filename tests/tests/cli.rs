@@ -9,7 +9,7 @@ use coppice_tests::{coppice, generate};
 
 #[test]
 fn help_fits_80_columns_and_offers_what_there_is() {
-    let commands = ["generate", "tree", "profile", "inspect", "logits", "doctor", "kernels"];
+    let commands = ["generate", "tree", "bench", "profile", "inspect", "logits", "doctor", "kernels"];
     let overview = succeed(coppice!().arg("--help"));
     let offered: Vec<&str> = overview
         .lines()
@@ -71,7 +71,13 @@ fn wrong_usage_exits_2_and_names_the_flag() {
         (&["generate", "x", "--draft-yarn-amplitude", "0"], "above 0"),
         (&["generate", "x", "--device", "tpu"], "--device"),
         (&["logits"], "--tokens"),
-        (&["bench"], "bench"),
+        (&["bench", "--spec", "magic"], "--spec"),
+        (&["bench", "--depth", "65"], "a multiple of 64"),
+        (&["bench", "-r", "0"], "from 1 to 1000"),
+        (&["bench", "--temp", "-1"], "temp"),
+        (&["bench", "--max-noise", "0"], "above 0"),
+        (&["bench", "--model", "m", "--spec", "ddtree"], "name one with --draft"),
+        (&["explain"], "explain"),
         (&[], "Usage: coppice"),
     ];
     let mut failed = Vec::new();
@@ -115,6 +121,13 @@ fn failures_exit_1_and_name_the_object() {
         (&["generate", "x", "--chat"], "embedded:target has no chat template"),
         (&["generate", "x", "--model", &bare], "has no tokenizer"),
         (&["generate", "x", "-n", "1", "-O", &nowhere], "cannot write"),
+        (&["bench", "--prompts", "/no/such/file"], "cannot read /no/such/file"),
+        (&["bench", "--baseline", &two], "two.json: schema is none, expected coppice.bench.v1"),
+        (&["bench", "--from", &no_array], "no-array.json: schema is none"),
+        (&["bench", "--count", "1000"], "--count is 1000, but embedded:held-out.jsonl has 32 prompts"),
+        (&["bench", "-p", "1000000"], "tokens, expected at least 1000000"),
+        (&["bench", "-p", "2040", "-n", "16"], "take 2056 tokens together, expected at most the model's 2048"),
+        (&["bench", "--model", &bare], "has no tokenizer"),
         (&["inspect", "/no/such/model"], "cannot read /no/such/model"),
         (
             &["logits", "--tokens", &two, "--hidden", "6", "--out", &somewhere],

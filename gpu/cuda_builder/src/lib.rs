@@ -51,6 +51,14 @@ impl NvvmArch {
         }
     }
 
+    /// Most shared memory of a block, bytes.
+    pub fn shared_bytes(self) -> u32 {
+        match self {
+            Self::Compute90 => 232_448,
+            Self::Compute120 => 101_376,
+        }
+    }
+
     /// The compiler's name, `sm_90`.
     pub fn target_cpu(self) -> String {
         format!("sm_{}", self.capability())

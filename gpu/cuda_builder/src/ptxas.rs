@@ -1,6 +1,6 @@
 //! Runs NVIDIA's assembler over PTX and reads its report. It comes from PyPI (`nvidia-cuda-nvcc`, `nvidia/cu13/bin/ptxas`).
 use crate::{Error, NvvmArch};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What a kernel needs on one architecture.
@@ -16,6 +16,39 @@ pub struct Usage {
     pub stack: u32,
     /// Static shared memory, bytes.
     pub shared: u32,
+}
+
+impl Usage {
+    /// What no kernel may do on this architecture: spill registers, need more shared memory than a block can have.
+    pub fn complaints(&self, arch: NvvmArch) -> Vec<String> {
+        let mut found = Vec::new();
+        let kernel = format!("kernel {} for {}", self.kernel, arch.target_cpu());
+        let [stores, loads] = self.spills;
+        if stores + loads > 0 {
+            found.push(format!(
+                "{kernel} spills registers ({stores} B stored, {loads} B loaded), expected none: hold less at a time, or \
+                 lower blocks_per_sm"
+            ));
+        }
+        if self.shared > arch.shared_bytes() {
+            found.push(format!(
+                "{kernel} has {} B of static shared memory, expected at most {}",
+                self.shared,
+                arch.shared_bytes()
+            ));
+        }
+        found
+    }
+}
+
+/// `CUDA_BUILDER_PTXAS`, else a ptxas on the path.
+pub fn find() -> Option<PathBuf> {
+    let named = std::env::var_os("CUDA_BUILDER_PTXAS").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let on_the_path = || {
+        let folders = std::env::var_os("PATH")?;
+        std::env::split_paths(&folders).map(|folder| folder.join("ptxas")).find(|path| path.is_file())
+    };
+    named.or_else(on_the_path)
 }
 
 /// Assembles the PTX file and says what each kernel needs.
@@ -77,5 +110,15 @@ ptxas info    : Used 18 registers, used 0 barriers
         let first = Usage { kernel: "rms_norm".into(), registers: 40, spills: [4, 8], stack: 16, shared: 1024 };
         let second = Usage { kernel: "gather".into(), registers: 18, ..Usage::default() };
         assert_eq!(parse(log), [first, second]);
+    }
+
+    #[test]
+    fn spills_and_too_much_shared_memory_are_named() {
+        let usage = Usage { kernel: "wide".into(), registers: 255, spills: [8, 16], stack: 16, shared: 101_380 };
+        let found = usage.complaints(NvvmArch::Compute120);
+        assert!(found[0].starts_with("kernel wide for sm_120 spills registers (8 B stored, 16 B loaded)"), "{found:?}");
+        assert_eq!(found[1], "kernel wide for sm_120 has 101380 B of static shared memory, expected at most 101376");
+        let fits = Usage { spills: [0, 0], ..usage };
+        assert!(fits.complaints(NvvmArch::Compute90).is_empty());
     }
 }

@@ -96,6 +96,8 @@ fetch! {
     fetch_or(u32) = or_u32, |a, b| a | b;
     /// Exchanges; acquires and releases.
     exchange(u32) = exchange_u32, |_, b| b;
+    /// Exchanges; orders nothing.
+    exchange_relaxed(u32) = exchange_relaxed_u32, |_, b| b;
 }
 
 /// Writes `new` where `expected` was found; returns the value before. Acquires and releases.

@@ -234,6 +234,7 @@ atom! {
     min_u32, "atom.acq_rel.gpu.global.min.u32", reg64, u64, u32;
     or_u32, "atom.acq_rel.gpu.global.or.b32", reg64, u64, u32;
     exchange_u32, "atom.acq_rel.gpu.global.exch.b32", reg64, u64, u32;
+    exchange_relaxed_u32, "atom.relaxed.gpu.global.exch.b32", reg64, u64, u32;
     shared_add_u32, "atom.relaxed.cta.shared.add.u32", reg32, u32, u32;
     shared_add_f32, "atom.relaxed.cta.shared.add.f32", reg32, u32, f32;
     shared_max_u32, "atom.relaxed.cta.shared.max.u32", reg32, u32, u32;
@@ -287,6 +288,7 @@ macro_rules! ldmatrix {
     };
 }
 ldmatrix! {
+    ldmatrix_x2_at(2), "ldmatrix.sync.aligned.m8n8.x2.shared.b16 {{{},{}}}, [{}];", [a b];
     ldmatrix_x2_trans_at(2), "ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {{{},{}}}, [{}];", [a b];
     ldmatrix_x4_at(4), "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{{},{},{},{}}}, [{}];", [a b c d];
     ldmatrix_x4_trans_at(4), "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {{{},{},{},{}}}, [{}];", [a b c d];

@@ -131,6 +131,8 @@ pub mod uniform {
         };
     }
     ldmatrix! {
+        /// Two 8 x 8 tiles of 16-bit elements.
+        ldmatrix_x2(2, false) = ldmatrix_x2_at;
         /// Two 8 x 8 tiles of 16-bit elements, transposed.
         ldmatrix_x2_trans(2, true) = ldmatrix_x2_trans_at;
         /// Four 8 x 8 tiles of 16-bit elements.

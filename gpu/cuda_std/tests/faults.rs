@@ -265,6 +265,18 @@ fn a_block_beyond_the_launch_bounds_is_refused() {
     assert_eq!(fault.kind, FaultKind::LaunchBounds { found: 256, expected: 128 });
 }
 
+#[test]
+fn more_shared_memory_than_sm_120_has_is_refused() {
+    let out = Buffer::<u32>::poisoned("out", 128);
+    let shape = |bytes| LaunchShape::new(1, 128).shared(bytes);
+    cuda_std::simulate::launch(&reverse::KERNEL, shape(101_376), (out.ptr_mut(), 1)).unwrap();
+    let fault = fault(&reverse::KERNEL, shape(101_380), (out.ptr_mut(), 1));
+    assert_eq!(fault.kind, FaultKind::SharedTooLarge { found: 101_380, expected: 101_376 });
+    let larger = Simulator::default().shared_bytes(232_448);
+    larger.launch(&reverse::KERNEL, shape(232_448), (out.ptr_mut(), 1)).unwrap();
+    assert!(fault.to_string().contains("kernel reverse"), "{fault}");
+}
+
 #[kernel]
 pub unsafe fn barrier_counts(_unused: u32) {
     let count = if thread::thread_idx_x() < 32 { 64 } else { 32 };

@@ -1,11 +1,12 @@
 //! The entry points: two head sizes by three classes of rows. Which one serves how many rows is said in `plan`.
+use super::element::E4m3;
 use super::layout::{GROUP, WARPS};
 use super::split::Parts;
 use super::verify::{Round, verify};
 use cuda_std::prelude::*;
 
 macro_rules! instances {
-    ($($name:ident: $latent:literal + $rope:literal, $rows:literal rows, $steps:literal steps, $tiles:literal tiles, team $team:ident,
+    ($($name:ident: $element:ident $latent:literal + $rope:literal, $rows:literal rows, $steps:literal steps, $tiles:literal tiles, team $team:ident,
         $height:literal x $columns:literal, $parked:literal parked;)*) => {
         $(
             #[doc = concat!("Attention of a tree's rows over context and tree: latent ", $latent, ", rope ", $rope, ", ", $rows, " rows a block.")]
@@ -15,7 +16,7 @@ macro_rules! instances {
             /// Row t sees the first `context` cache rows, and of the `tree_rows` after them those in its mask; where `mask` is
             /// null the tree is a chain, and t sees the first t + 1.
             ///
-            #[doc = concat!("* Shapes: `query` [tree_rows, heads, ", stringify!($latent + $rope), "] bf16; `cache` [>= context + tree_rows, ", stringify!($latent + $rope + 8), "] bf16, the row's last 8 elements unused.")]
+            #[doc = concat!("* Shapes: `query` [tree_rows, heads, ", stringify!($latent + $rope), "] bf16; `cache` [>= context + tree_rows] rows of ", stringify!($latent + $rope), " ", stringify!($element), " elements and 16 bytes more, the first four of them the row's factor (f32) for e4m3, else unused.")]
             /// * More shapes: `mask` [tree_rows, ceil(tree_rows / 32)] u32; `context` \[1\] u32; `out` [tree_rows, heads, latent] bf16.
             ///   `scale` is the softmax factor times log2(e).
             /// * Scratch: `values`, `log_sums` and `arrivals` as in [`Plan`](super::Plan); `arrivals` is 0 at the first launch and after
@@ -36,7 +37,7 @@ macro_rules! instances {
             #[kernel(threads = 256, blocks_per_sm = 1)]
             pub unsafe fn $name(
                 query: Global<Bf16>,
-                cache: Global<Bf16>,
+                cache: Global<u8>,
                 mask: Global<u32>,
                 context: Global<u32>,
                 values: GlobalMut<[u32; 4]>,
@@ -50,18 +51,23 @@ macro_rules! instances {
                 mergers: u32,
             ) {
                 let parts = Parts { values, log_sums, arrivals };
-                let round = Round { query, cache, mask, context, parts, out, heads, tree_rows, scale, stages, mergers };
+                let round = Round { query, cache: cache.cast(), mask, context, parts, out, heads, tree_rows, scale, stages, mergers };
                 // SAFETY: the contract is the same.
-                unsafe { verify::<$latent, $rope, $steps, $tiles, $team, $height, $columns, $parked>(round) }
+                unsafe { verify::<$element, $latent, $rope, $steps, $tiles, $team, $height, $columns, $parked>(round) }
             }
         )*
     };
 }
 instances! {
-    verify_attention_512_64_rows16: 512 + 64, 16 rows, 9 steps, 1 tiles, team GROUP, 1 x 16, 0 parked;
-    verify_attention_512_64_rows32: 512 + 64, 32 rows, 9 steps, 2 tiles, team GROUP, 2 x 16, 2 parked;
-    verify_attention_512_64_rows64: 512 + 64, 64 rows, 9 steps, 2 tiles, team WARPS, 4 x 8, 1 parked;
-    verify_attention_64_16_rows16: 64 + 16, 16 rows, 2 steps, 1 tiles, team GROUP, 1 x 2, 0 parked;
-    verify_attention_64_16_rows32: 64 + 16, 32 rows, 2 steps, 2 tiles, team GROUP, 2 x 2, 0 parked;
-    verify_attention_64_16_rows64: 64 + 16, 64 rows, 2 steps, 2 tiles, team WARPS, 4 x 1, 0 parked;
+    verify_attention_512_64_rows16: Bf16 512 + 64, 16 rows, 9 steps, 1 tiles, team GROUP, 1 x 16, 0 parked;
+    verify_attention_512_64_rows32: Bf16 512 + 64, 32 rows, 9 steps, 2 tiles, team GROUP, 2 x 16, 2 parked;
+    verify_attention_512_64_rows64: Bf16 512 + 64, 64 rows, 9 steps, 2 tiles, team WARPS, 4 x 8, 1 parked;
+    verify_attention_64_16_rows16: Bf16 64 + 16, 16 rows, 2 steps, 1 tiles, team GROUP, 1 x 2, 0 parked;
+    verify_attention_64_16_rows32: Bf16 64 + 16, 32 rows, 2 steps, 2 tiles, team GROUP, 2 x 2, 0 parked;
+    verify_attention_64_16_rows64: Bf16 64 + 16, 64 rows, 2 steps, 2 tiles, team WARPS, 4 x 1, 0 parked;
+    verify_attention_512_64_e4m3_rows16: E4m3 512 + 64, 16 rows, 9 steps, 1 tiles, team GROUP, 1 x 16, 0 parked;
+    verify_attention_512_64_e4m3_rows32: E4m3 512 + 64, 32 rows, 9 steps, 2 tiles, team GROUP, 2 x 16, 2 parked;
+    verify_attention_512_64_e4m3_rows64: E4m3 512 + 64, 64 rows, 9 steps, 2 tiles, team WARPS, 4 x 8, 1 parked;
+    verify_attention_64_16_e4m3_rows16: E4m3 64 + 16, 16 rows, 2 steps, 1 tiles, team GROUP, 1 x 2, 0 parked;
+    verify_attention_64_16_e4m3_rows32: E4m3 64 + 16, 32 rows, 2 steps, 2 tiles, team GROUP, 2 x 2, 0 parked;
 }

@@ -1,4 +1,5 @@
 //! What follows from the size of a head and of a block: fragments of a warp, and the map of shared memory.
+use super::element::Kind;
 
 /// Warps of a block.
 pub const WARPS: u32 = 8;
@@ -20,11 +21,14 @@ pub const MESSAGE: u32 = 8 * KEYS * 4;
 /// (then each is a team of its own, and they merge at the end).
 #[derive(Clone, Copy)]
 pub struct Layout {
+    /// How elements are cached.
+    pub kind: Kind,
     /// Elements of a query or key.
     pub width: u32,
     /// Steps of 16 elements of the width, over all slices.
     pub steps: u32,
-    /// Bytes of a cached row, in memory as in the ring: 16 more than needed, so that `ldmatrix` meets no bank conflict.
+    /// Bytes of a cached row, in memory as in the ring: 16 more than its elements, so that `ldmatrix` meets no bank conflict
+    /// (at width 576); of e4m3 they hold the factor, first.
     pub row: u32,
     /// Bytes of a stage of a ring.
     pub stage: u32,
@@ -56,10 +60,10 @@ pub struct Layout {
 }
 
 impl Layout {
-    pub const fn new(latent: u32, rope: u32, tiles: u32, team: u32, parked_steps: u32) -> Self {
+    pub const fn new(kind: Kind, latent: u32, rope: u32, tiles: u32, team: u32, parked_steps: u32) -> Self {
         assert!(latent.is_multiple_of(8 * team) && rope.is_multiple_of(16) && (team == GROUP || team == WARPS));
         let width = latent + rope;
-        let row = 2 * width + 16;
+        let row = kind.bytes() * width + 16;
         let group_rows = 16 * tiles;
         let rows = group_rows * (team / GROUP);
         let states = 8 * (2 * GROUPS + GROUPS * MOST_STAGES);
@@ -71,6 +75,7 @@ impl Layout {
         let scores = weights + 2 * weights_size;
         let scores_size = GROUPS * (GROUP - 1) * GROUP * MESSAGE;
         Self {
+            kind,
             width,
             steps: width / 16,
             row,
@@ -94,7 +99,10 @@ impl Layout {
 
     /// Bytes of shared memory with `stages` tiles a ring.
     pub const fn total(&self, stages: u32) -> u32 {
-        self.ring + self.rings * stages * self.stage
+        // At the end, the sums of the second team take the place of the rings.
+        let sums = if self.rings > 1 { self.units * 1024 } else { 0 };
+        let rings = self.rings * stages * self.stage;
+        self.ring + if rings > sums { rings } else { sums }
     }
 
     /// Index of the mbarrier at which a group's partial scores are complete.

@@ -1,13 +1,16 @@
 //! Which instance serves how many rows, with which launch and how much scratch. Host side.
+use super::element::Kind;
 use super::instances::*;
 use super::layout::{GROUP, Layout, MOST_STAGES, WARPS};
+use cuda_std::convert;
 use cuda_std::launch::{Kernel, LaunchShape};
 use cuda_std::prelude::*;
+use std::vec::Vec;
 
 /// A verify attention kernel.
 pub type Attention = Kernel<(
     Global<Bf16>,
-    Global<Bf16>,
+    Global<u8>,
     Global<u32>,
     Global<u32>,
     GlobalMut<[u32; 4]>,
@@ -21,6 +24,8 @@ pub type Attention = Kernel<(
     u32,
 )>;
 
+/// Greatest e4m3.
+const E4M3_MOST: f32 = 448.0;
 /// Fewest tiles of a ring: one is being scored, one added up, one on its way.
 const FEWEST_STAGES: u32 = 3;
 /// By how much a launch of several waves must be better balanced than one of a single wave.
@@ -43,39 +48,74 @@ pub struct Class {
     layout: Layout,
 }
 
-/// A size of heads.
+/// A size of heads and a type of cache.
 pub struct Head {
+    /// How the cache holds its elements.
+    pub kind: Kind,
     /// Elements of the latent, which are keys and values.
     pub latent: u32,
     /// Elements of the rope part, which are keys alone.
     pub rope: u32,
-    /// By rows of a block, ascending: 16, 32, 64.
-    pub classes: [Class; 3],
+    /// By rows of a block, ascending: 16, 32 and mostly 64.
+    pub classes: &'static [Class],
 }
 
-const fn class(kernel: &'static Attention, latent: u32, rope: u32, tiles: u32, team: u32, parked: u32) -> Class {
-    Class { kernel, layout: Layout::new(latent, rope, tiles, team, parked) }
+const fn class(
+    kernel: &'static Attention,
+    kind: Kind,
+    latent: u32,
+    rope: u32,
+    tiles: u32,
+    team: u32,
+    parked: u32,
+) -> Class {
+    Class { kernel, layout: Layout::new(kind, latent, rope, tiles, team, parked) }
 }
 
 /// 512 + 64: DeepSeek-V3 and Kimi-K2.
 pub const HEAD_512_64: Head = Head {
+    kind: Kind::Bf16,
     latent: 512,
     rope: 64,
-    classes: [
-        class(&verify_attention_512_64_rows16::KERNEL, 512, 64, 1, GROUP, 0),
-        class(&verify_attention_512_64_rows32::KERNEL, 512, 64, 2, GROUP, 2),
-        class(&verify_attention_512_64_rows64::KERNEL, 512, 64, 2, WARPS, 1),
+    classes: &[
+        class(&verify_attention_512_64_rows16::KERNEL, Kind::Bf16, 512, 64, 1, GROUP, 0),
+        class(&verify_attention_512_64_rows32::KERNEL, Kind::Bf16, 512, 64, 2, GROUP, 2),
+        class(&verify_attention_512_64_rows64::KERNEL, Kind::Bf16, 512, 64, 2, WARPS, 1),
     ],
 };
 
 /// 64 + 16: the embedded model.
 pub const HEAD_64_16: Head = Head {
+    kind: Kind::Bf16,
     latent: 64,
     rope: 16,
-    classes: [
-        class(&verify_attention_64_16_rows16::KERNEL, 64, 16, 1, GROUP, 0),
-        class(&verify_attention_64_16_rows32::KERNEL, 64, 16, 2, GROUP, 0),
-        class(&verify_attention_64_16_rows64::KERNEL, 64, 16, 2, WARPS, 0),
+    classes: &[
+        class(&verify_attention_64_16_rows16::KERNEL, Kind::Bf16, 64, 16, 1, GROUP, 0),
+        class(&verify_attention_64_16_rows32::KERNEL, Kind::Bf16, 64, 16, 2, GROUP, 0),
+        class(&verify_attention_64_16_rows64::KERNEL, Kind::Bf16, 64, 16, 2, WARPS, 0),
+    ],
+};
+
+/// 512 + 64, cached as e4m3.
+pub const HEAD_512_64_E4M3: Head = Head {
+    kind: Kind::E4m3,
+    latent: 512,
+    rope: 64,
+    classes: &[
+        class(&verify_attention_512_64_e4m3_rows16::KERNEL, Kind::E4m3, 512, 64, 1, GROUP, 0),
+        class(&verify_attention_512_64_e4m3_rows32::KERNEL, Kind::E4m3, 512, 64, 2, GROUP, 2),
+        class(&verify_attention_512_64_e4m3_rows64::KERNEL, Kind::E4m3, 512, 64, 2, WARPS, 1),
+    ],
+};
+
+/// 64 + 16, cached as e4m3.
+pub const HEAD_64_16_E4M3: Head = Head {
+    kind: Kind::E4m3,
+    latent: 64,
+    rope: 16,
+    classes: &[
+        class(&verify_attention_64_16_e4m3_rows16::KERNEL, Kind::E4m3, 64, 16, 1, GROUP, 0),
+        class(&verify_attention_64_16_e4m3_rows32::KERNEL, Kind::E4m3, 64, 16, 2, GROUP, 0),
     ],
 };
 
@@ -99,11 +139,54 @@ pub struct Plan {
 }
 
 impl Head {
+    /// Elements of a cached row.
+    pub fn width(&self) -> usize {
+        (self.latent + self.rope) as usize
+    }
+
+    /// Bytes of a cached row.
+    pub fn row_bytes(&self) -> usize {
+        self.width() * self.kind.bytes() as usize + 16
+    }
+
+    /// A cached row of these elements; of e4m3, the factor makes the greatest 448.
+    pub fn pack(&self, row: &[f32]) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.row_bytes());
+        match self.kind {
+            Kind::Bf16 => bytes.extend(row.iter().flat_map(|x| Bf16::from_f32(*x).0.to_le_bytes())),
+            Kind::E4m3 => {
+                let most = row.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+                let factor = if most > 0.0 { most / E4M3_MOST } else { 1.0 };
+                bytes.extend(row.iter().map(|x| convert::e4m3x2_from_f32(x / factor, 0.0) as u8));
+                bytes.extend(factor.to_le_bytes());
+            }
+        }
+        // What else there is of the padding must not matter.
+        bytes.resize(self.row_bytes(), 0xff);
+        bytes
+    }
+
+    /// The elements of a cached row.
+    pub fn unpack(&self, row: &[u8]) -> Vec<f32> {
+        match self.kind {
+            Kind::Bf16 => {
+                let (pairs, _) = row[..2 * self.width()].as_chunks();
+                pairs.iter().map(|pair| Bf16(u16::from_le_bytes(*pair)).to_f32()).collect()
+            }
+            Kind::E4m3 => {
+                let (elements, rest) = row.split_at(self.width());
+                let factor = rest.first_chunk().map_or(f32::NAN, |bytes| f32::from_le_bytes(*bytes));
+                let value = |x: &u8| convert::F16(convert::e4m3x2_to_f16x2((*x).into()) as u16).to_f32() * factor;
+                elements.iter().map(value).collect()
+            }
+        }
+    }
+
     /// The plan for `rows` = heads x tree rows: the smallest class that holds the rows of one block, the largest for more.
     /// Where shared memory does not hold two rings, the largest class serves all.
     pub fn plan(&self, rows: u32, limits: Limits) -> Plan {
         let fits = |class: &&Class| rows <= class.layout.rows && class.stages(limits) >= FEWEST_STAGES;
-        let class = self.classes.iter().find(fits).unwrap_or(&self.classes[2]);
+        let class = self.classes.iter().find(fits).unwrap_or(&self.classes[self.classes.len() - 1]);
         class.plan(rows, class.splits(rows, limits), class.stages(limits), limits)
     }
 }
@@ -116,8 +199,9 @@ impl Class {
 
     /// Tiles of a ring that fit.
     pub fn stages(&self, limits: Limits) -> u32 {
-        let room = limits.shared_bytes.saturating_sub(self.layout.total(0));
-        (room / (self.layout.total(1) - self.layout.total(0))).min(MOST_STAGES)
+        let Layout { ring, rings, stage, .. } = self.layout;
+        let stages = (limits.shared_bytes.saturating_sub(ring) / (rings * stage)).min(MOST_STAGES);
+        if self.layout.total(stages) <= limits.shared_bytes { stages } else { 0 }
     }
 
     /// As many splits as fill the device with one block a multiprocessor, or more where that balances much better.

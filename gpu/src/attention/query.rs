@@ -1,4 +1,5 @@
 //! Query fragments: loaded once, kept in registers.
+use super::element::Kind;
 use super::layout::Layout;
 use cuda_std::mma::FragmentA;
 use cuda_std::{prelude::*, unroll};
@@ -41,26 +42,41 @@ pub unsafe fn load_query<const STEPS: usize, const TILES: usize>(
         if BLOCK < 2 * TILES {
             let row = first_row + 8 * (BLOCK as u32 ^ (slice % (2 * TILES as u32))) + g;
             let from = query.add(row as usize * layout.width as usize);
-            // Two steps are four vectors of 8 elements, one a lane of the quad; a fragment wants two elements of each.
-            let mut vectors = [[0; 4]; STEPS];
-            unroll!(PAIR in [0 1 2 3 4] {
-                let (local, vector) = (4 * PAIR as u32 + t, 2 * slice * STEPS as u32 + 4 * PAIR as u32 + t);
-                if 2 * PAIR < STEPS && row < rows && local < 2 * STEPS as u32 && vector < 2 * layout.steps {
-                    // SAFETY: inside the query.
-                    vectors[PAIR] = unsafe { from.add(8 * vector as usize).cast::<[u32; 4]>().read_cached() };
-                }
-            });
-            let (fragments, half) = (&mut fragments[BLOCK / 2], BLOCK % 2);
-            unroll!(PAIR in [0 1 2 3 4] {
-                if 2 * PAIR < STEPS {
-                    // SAFETY: whole warps come here.
-                    let words = unsafe { transpose_quad(vectors[PAIR], t) };
-                    (fragments[2 * PAIR][half], fragments[2 * PAIR][half + 2]) = (words[0], words[1]);
-                    if 2 * PAIR + 1 < STEPS {
-                        (fragments[2 * PAIR + 1][half], fragments[2 * PAIR + 1][half + 2]) = (words[2], words[3]);
+            if matches!(layout.kind, Kind::E4m3) {
+                // In the order in which keys are widened: elements 4t with 4t + 2 and 4t + 1 with 4t + 3 of a step.
+                unroll!(STEP in [0 1 2 3 4 5 6 7 8] {
+                    let step = slice * STEPS as u32 + STEP as u32;
+                    if STEP < STEPS && row < rows && step < layout.steps {
+                        // SAFETY: inside the query.
+                        let [low, high] =
+                            unsafe { from.add((16 * step + 4 * t) as usize).cast::<[u32; 2]>().read_cached() };
+                        let fragment = &mut fragments[BLOCK / 2][STEP];
+                        fragment[BLOCK % 2] = (low & 0xffff) | (high << 16);
+                        fragment[BLOCK % 2 + 2] = (low >> 16) | (high & 0xffff_0000);
                     }
-                }
-            });
+                });
+            } else {
+                // Two steps are four vectors of 8 elements, one a lane of the quad; a fragment wants two elements of each.
+                let mut vectors = [[0; 4]; STEPS];
+                unroll!(PAIR in [0 1 2 3 4] {
+                    let (local, vector) = (4 * PAIR as u32 + t, 2 * slice * STEPS as u32 + 4 * PAIR as u32 + t);
+                    if 2 * PAIR < STEPS && row < rows && local < 2 * STEPS as u32 && vector < 2 * layout.steps {
+                        // SAFETY: inside the query.
+                        vectors[PAIR] = unsafe { from.add(8 * vector as usize).cast::<[u32; 4]>().read_cached() };
+                    }
+                });
+                let (fragments, half) = (&mut fragments[BLOCK / 2], BLOCK % 2);
+                unroll!(PAIR in [0 1 2 3 4] {
+                    if 2 * PAIR < STEPS {
+                        // SAFETY: whole warps come here.
+                        let words = unsafe { transpose_quad(vectors[PAIR], t) };
+                        (fragments[2 * PAIR][half], fragments[2 * PAIR][half + 2]) = (words[0], words[1]);
+                        if 2 * PAIR + 1 < STEPS {
+                            (fragments[2 * PAIR + 1][half], fragments[2 * PAIR + 1][half + 2]) = (words[2], words[3]);
+                        }
+                    }
+                });
+            }
         }
     });
     fragments

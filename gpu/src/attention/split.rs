@@ -1,4 +1,5 @@
 //! Splits of the context over blocks: what each leaves behind, who stays, and the merge.
+use super::element::Element;
 use super::layout::{Layout, WARPS};
 use super::online::State;
 use super::sums::{Slab, write_rows};
@@ -71,7 +72,7 @@ pub unsafe fn arrive(counters: GlobalMut<u32>, active: u32, mergers: u32, flag: 
 /// Merges share `number` of `mergers` of a row tile's units over its splits, in an order that depends on the number of splits alone.
 /// `scratch` is shared memory for four vectors a thread.
 #[inline(always)]
-pub unsafe fn merge<const HEIGHT: usize, const COLUMNS: usize>(
+pub unsafe fn merge<E: Element, const HEIGHT: usize, const COLUMNS: usize>(
     parts: Parts,
     target: Target,
     layout: Layout,
@@ -91,7 +92,7 @@ pub unsafe fn merge<const HEIGHT: usize, const COLUMNS: usize>(
         let unit = first + warp / depth;
         let mut merged = Merged::EMPTY;
         if unit < end {
-            let slab = Slab::<HEIGHT, COLUMNS>::of_unit(unit);
+            let slab = Slab::<E, HEIGHT, COLUMNS>::of_unit(unit);
             let rows: [u32; 4] = core::array::from_fn(|word| slab.row(word, lane));
             // SAFETY: the caller's contract.
             unsafe { merged.take(parts, target, layout, (unit, rows), (part, depth)) };
@@ -102,7 +103,7 @@ pub unsafe fn merge<const HEIGHT: usize, const COLUMNS: usize>(
         }
         if part == 0 && unit < end {
             // SAFETY: rows beyond the last are skipped.
-            unsafe { write_rows(Slab::<HEIGHT, COLUMNS>::of_unit(unit), target, layout, merged.normalised()) };
+            unsafe { write_rows(Slab::<E, HEIGHT, COLUMNS>::of_unit(unit), target, layout, merged.normalised()) };
         }
         first += WARPS / depth;
     }

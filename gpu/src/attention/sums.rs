@@ -1,27 +1,30 @@
 //! Where a block's sums of values lie: fragments of a warp, units of its result in scratch memory, rows of the output.
+use super::element::{Element, Kind};
 use super::layout::Layout;
 use super::split::{Parts, Target};
+use core::marker::PhantomData;
 use cuda_std::mma::FragmentC;
 use cuda_std::{convert, prelude::*, unroll};
 
 /// Two neighbouring fragments of a warp's `HEIGHT` x `COLUMNS`: 16 bytes a lane, the *unit* in which results are stored.
-/// Words 0 and 1 are rows g and g + 8 of the first fragment, 2 and 3 those of the second.
+/// Words 0 and 1 are of rows g and g + 8, and so are 2 and 3; a word's columns are neighbours.
 #[derive(Clone, Copy)]
-pub struct Slab<const HEIGHT: usize, const COLUMNS: usize> {
+pub struct Slab<E: Element, const HEIGHT: usize, const COLUMNS: usize> {
+    element: PhantomData<E>,
     /// The warp's number in its team.
     member: u32,
     /// Number of the first fragment.
     fragment: u32,
 }
 
-impl<const HEIGHT: usize, const COLUMNS: usize> Slab<HEIGHT, COLUMNS> {
+impl<E: Element, const HEIGHT: usize, const COLUMNS: usize> Slab<E, HEIGHT, COLUMNS> {
     /// Units of a warp.
     pub const UNITS: u32 = (HEIGHT * COLUMNS / 2) as u32;
 
     /// The place of a unit.
     #[inline(always)]
     pub fn of_unit(unit: u32) -> Self {
-        Self { member: unit / Self::UNITS, fragment: unit % Self::UNITS * 2 }
+        Self { element: PhantomData, member: unit / Self::UNITS, fragment: unit % Self::UNITS * 2 }
     }
 
     /// Row of the block that a word holds.
@@ -33,7 +36,12 @@ impl<const HEIGHT: usize, const COLUMNS: usize> Slab<HEIGHT, COLUMNS> {
     /// Column of the first of a word's two values.
     #[inline(always)]
     fn column(self, word: usize, lane: u32) -> u32 {
-        (self.member * COLUMNS as u32 + (self.fragment + word as u32 / 2) % COLUMNS as u32) * 8 + lane % 4 * 2
+        let (first, half, t) = (self.member * COLUMNS as u32, word as u32 / 2, lane % 4);
+        match E::KIND {
+            Kind::Bf16 => (first + (self.fragment + half) % COLUMNS as u32) * 8 + 2 * t,
+            // The two fragments have the even and the odd of 16 columns; see `write_sums`.
+            Kind::E4m3 => (first + self.fragment % COLUMNS as u32) * 8 + 4 * t + 2 * half,
+        }
     }
 }
 
@@ -58,8 +66,8 @@ pub fn scale<const HEIGHT: usize, const COLUMNS: usize>(
 
 /// Writes a unit to the output.
 #[inline(always)]
-pub unsafe fn write_rows<const HEIGHT: usize, const COLUMNS: usize>(
-    slab: Slab<HEIGHT, COLUMNS>,
+pub unsafe fn write_rows<E: Element, const HEIGHT: usize, const COLUMNS: usize>(
+    slab: Slab<E, HEIGHT, COLUMNS>,
     target: Target,
     layout: Layout,
     values: [[f32; 2]; 4],
@@ -79,7 +87,7 @@ pub unsafe fn write_rows<const HEIGHT: usize, const COLUMNS: usize>(
 /// Writes a warp's normalised sums: to the output where the context has one split, else to the split's part. Adds what the
 /// second team has left, if there is one, as late as that: registers do not hold both.
 #[inline(always)]
-pub unsafe fn write_sums<const HEIGHT: usize, const COLUMNS: usize>(
+pub unsafe fn write_sums<E: Element, const HEIGHT: usize, const COLUMNS: usize>(
     sums: &[[FragmentC; COLUMNS]; HEIGHT],
     (parts, target, layout): (Parts, Target, Layout),
     (split, member): (u32, u32),
@@ -100,11 +108,15 @@ pub unsafe fn write_sums<const HEIGHT: usize, const COLUMNS: usize>(
     unroll!(UNIT in [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15] {
         if UNIT < units {
             let ([a, b, c, d], [e, f, g, h]) = (sum(2 * UNIT), sum(2 * UNIT + 1));
-            let words = [[a, b], [c, d], [e, f], [g, h]];
+            // Neighbouring columns together.
+            let words = match E::KIND {
+                Kind::Bf16 => [[a, b], [c, d], [e, f], [g, h]],
+                Kind::E4m3 => [[a, e], [c, g], [b, f], [d, h]],
+            };
             // SAFETY: inside output and parts.
             unsafe {
                 if target.active == 1 {
-                    let slab = Slab::<HEIGHT, COLUMNS>::of_unit(member * units as u32 + UNIT as u32);
+                    let slab = Slab::<E, HEIGHT, COLUMNS>::of_unit(member * units as u32 + UNIT as u32);
                     write_rows(slab, target, layout, words);
                 } else {
                     let to = parts.values.add(((first + UNIT as u32) * 32 + lane) as usize);

@@ -1,4 +1,5 @@
 //! The work on one tile of keys: partial scores, their exchange among a group's warps, weights, sums of values.
+use super::element::Element;
 use super::layout::{GROUP, Layout, MESSAGE};
 use super::sums::scale;
 use cuda_std::mma::{FragmentA, FragmentC, uniform};
@@ -12,30 +13,28 @@ const AHEAD: usize = 2;
 /// Fragments of values likewise.
 const VALUES_AHEAD: usize = if cfg!(coppice_sm = "120") { 1 } else { 2 };
 
-/// Where a lane reads the keys of a tile from, relative to the tile.
-#[inline(always)]
-pub fn keys_offset(layout: Layout) -> u32 {
-    let lane = thread::thread_idx_x() % 32;
-    (lane / 16 * 8 + lane % 8) * layout.row + lane / 8 % 2 * 16
-}
-
 /// A step's fragments of keys. Steps past the last meet zeros in the query.
 #[inline(always)]
-unsafe fn load_keys<const STEPS: usize>(from: Shared<Bf16>, layout: Layout, slice: u32, step: usize) -> [u32; 4] {
-    let (first, step) = (slice * STEPS as u32, step as u32);
+unsafe fn load_keys<E: Element, const STEPS: usize>(
+    from: Shared<Bf16>,
+    layout: Layout,
+    slice: u32,
+    step: usize,
+) -> E::Loaded {
+    let (first, step, bytes) = (slice * STEPS as u32, step as u32, 16 * E::KIND.bytes());
     // SAFETY: the callers' contract.
     unsafe {
         if GROUP * STEPS as u32 == layout.steps {
-            uniform::ldmatrix_x4(from.byte_add(first * 32).byte_add(32 * step))
+            E::load_keys(from.byte_add(first * bytes).byte_add(bytes * step))
         } else {
-            uniform::ldmatrix_x4(from.byte_add(32 * (first + step).min(layout.steps - 1)))
+            E::load_keys(from.byte_add(bytes * (first + step).min(layout.steps - 1)))
         }
     }
 }
 
 /// Partial scores of a warp: a slice of the width, all rows of its group by the 16 keys of a tile.
 #[inline(always)]
-pub unsafe fn score<const STEPS: usize, const TILES: usize, const PARKED: usize>(
+pub unsafe fn score<E: Element, const STEPS: usize, const TILES: usize, const PARKED: usize>(
     query: &[[FragmentA; STEPS]; TILES],
     parked: Shared<[u32; 4]>,
     from: Shared<Bf16>,
@@ -43,18 +42,18 @@ pub unsafe fn score<const STEPS: usize, const TILES: usize, const PARKED: usize>
     slice: u32,
 ) -> [[FragmentC; 2]; TILES] {
     let mut scores = [[[0.0; 4]; 2]; TILES];
-    let mut keys = [[0; 4]; STEPS];
+    let mut keys = [E::NOTHING; STEPS];
     // SAFETY: whole warps come here; the tile is complete; each lane reads what it has parked.
     unsafe {
         for (step, keys) in keys.iter_mut().enumerate().take(AHEAD) {
-            *keys = load_keys::<STEPS>(from, layout, slice, step);
+            *keys = load_keys::<E, STEPS>(from, layout, slice, step);
         }
         unroll!(STEP in [0 1 2 3 4 5 6 7 8] {
             if STEP < STEPS {
                 if STEP + AHEAD < STEPS {
-                    keys[STEP + AHEAD] = load_keys::<STEPS>(from, layout, slice, STEP + AHEAD);
+                    keys[STEP + AHEAD] = load_keys::<E, STEPS>(from, layout, slice, STEP + AHEAD);
                 }
-                let [b0, b1, b2, b3] = keys[STEP];
+                let [b0, b1, b2, b3] = E::keys(keys[STEP]);
                 for (tile, (scores, query)) in scores.iter_mut().zip(query).enumerate() {
                     let query = if STEP + PARKED < STEPS {
                         query[STEP]
@@ -203,7 +202,7 @@ pub unsafe fn rescale<const HEIGHT: usize, const COLUMNS: usize>(
 /// Fragments of values that are on their way before they are wanted: all where a warp has more rows than columns, since it then
 /// keeps them for all rows; else those of the next few columns.
 const fn values_ahead(height: usize, columns: usize) -> usize {
-    let all = columns / 2;
+    let all = columns.div_ceil(2);
     // With the smaller architecture's scheduling, registers do not hold them all.
     if 2 * height < columns {
         VALUES_AHEAD
@@ -214,34 +213,41 @@ const fn values_ahead(height: usize, columns: usize) -> usize {
     }
 }
 
+/// A pair of columns of values. Where a warp has one column, the other is a neighbour's and not used.
+#[inline(always)]
+unsafe fn load_values<E: Element>(from: Shared<Bf16>, pair: usize) -> E::Loaded {
+    // SAFETY: the callers' contract.
+    unsafe { E::load_values(from.byte_add(16 * E::KIND.bytes() * pair as u32)) }
+}
+
 /// The first value fragments of a tile, which need not wait for the weights.
 #[inline(always)]
-pub unsafe fn first_values<const HEIGHT: usize, const COLUMNS: usize>(from: Shared<Bf16>) -> [[u32; 4]; COLUMNS] {
-    let mut values = [[0; 4]; COLUMNS];
+pub unsafe fn first_values<E: Element, const HEIGHT: usize, const COLUMNS: usize>(
+    from: Shared<Bf16>,
+) -> [E::Loaded; COLUMNS] {
+    let mut values = [E::NOTHING; COLUMNS];
     for (pair, values) in values.iter_mut().enumerate().take(values_ahead(HEIGHT, COLUMNS)) {
         // SAFETY: whole warps come here; the tile is complete.
-        *values = unsafe { uniform::ldmatrix_x4_trans(from.byte_add(32 * pair as u32)) };
+        *values = unsafe { load_values::<E>(from, pair) };
     }
     values
 }
 
 /// Adds the tile's values, weighted, to the sums of a warp: 16 `HEIGHT` rows by 8 `COLUMNS` elements.
 #[inline(always)]
-pub unsafe fn accumulate<const HEIGHT: usize, const COLUMNS: usize>(
+pub unsafe fn accumulate<E: Element, const HEIGHT: usize, const COLUMNS: usize>(
     sums: &mut [[FragmentC; COLUMNS]; HEIGHT],
     weights_from: Shared<Bf16>,
-    values: &mut [[u32; 4]; COLUMNS],
+    values: &mut [E::Loaded; COLUMNS],
     from: Shared<Bf16>,
 ) {
     // SAFETY: whole warps come here; tile and weights are complete.
     unsafe {
-        if COLUMNS % 2 == 1 {
-            let [b0, b1] = uniform::ldmatrix_x2_trans(from.byte_add(16 * (COLUMNS as u32 - 1)));
-            values[COLUMNS - 1] = [b0, b1, 0, 0];
-        }
         if 2 * HEIGHT >= COLUMNS {
-            for (pair, values) in values.iter_mut().enumerate().take(COLUMNS / 2).skip(values_ahead(HEIGHT, COLUMNS)) {
-                *values = uniform::ldmatrix_x4_trans(from.byte_add(32 * pair as u32));
+            for (pair, values) in
+                values.iter_mut().enumerate().take(COLUMNS.div_ceil(2)).skip(values_ahead(HEIGHT, COLUMNS))
+            {
+                *values = load_values::<E>(from, pair);
             }
             let mut weights = [[0; 4]; HEIGHT];
             weights[0] = load_weights(weights_from, 0);
@@ -252,7 +258,7 @@ pub unsafe fn accumulate<const HEIGHT: usize, const COLUMNS: usize>(
                     }
                     unroll!(COLUMN in [0 1 2 3 4 5 6 7] {
                         if COLUMN < COLUMNS {
-                            let [b0, b1, b2, b3] = if COLUMN + 1 == COLUMNS && COLUMNS % 2 == 1 { values[COLUMN] } else { values[COLUMN / 2] };
+                            let [b0, b1, b2, b3] = E::values(values[COLUMN / 2]);
                             let b = if COLUMN.is_multiple_of(2) { [b0, b1] } else { [b2, b3] };
                             sums[TILE][COLUMN] = mma::m16n8k16_bf16(weights[TILE], b, sums[TILE][COLUMN]);
                         }
@@ -264,9 +270,9 @@ pub unsafe fn accumulate<const HEIGHT: usize, const COLUMNS: usize>(
             unroll!(PAIR in [0 1 2 3 4 5 6 7] {
                 if PAIR < COLUMNS / 2 {
                     if PAIR + VALUES_AHEAD < COLUMNS / 2 {
-                        values[PAIR + VALUES_AHEAD] = uniform::ldmatrix_x4_trans(from.byte_add(32 * (PAIR + VALUES_AHEAD) as u32));
+                        values[PAIR + VALUES_AHEAD] = load_values::<E>(from, PAIR + VALUES_AHEAD);
                     }
-                    let [b0, b1, b2, b3] = values[PAIR];
+                    let [b0, b1, b2, b3] = E::values(values[PAIR]);
                     for (sums, weights) in sums.iter_mut().zip(&weights) {
                         sums[2 * PAIR] = mma::m16n8k16_bf16(*weights, [b0, b1], sums[2 * PAIR]);
                         sums[2 * PAIR + 1] = mma::m16n8k16_bf16(*weights, [b2, b3], sums[2 * PAIR + 1]);

@@ -1,4 +1,5 @@
 //! Verify attention: the rows of a tree over context and tree, in the absorbed form of MLA.
+use super::element::Element;
 use super::layout::{GROUP, GROUPS, KEYS, Layout, WARPS};
 use super::query::{load_query, park};
 use super::split::{Parts, Target, arrive, merge, share};
@@ -137,6 +138,7 @@ impl Ring {
 /// of tile i are added up before the scores of tile i + 1 are waited for. Each wait has a phase of products behind it.
 #[inline(always)]
 pub unsafe fn verify<
+    E: Element,
     const LATENT: u32,
     const ROPE: u32,
     const STEPS: usize,
@@ -152,7 +154,7 @@ pub unsafe fn verify<
     // A tile's stage is refilled after the weights of the tile after it are complete: all warps of the team are done with it.
     // Scores and weights have two buffers each: whoever writes one has waited for a later phase of all who read it.
     unsafe {
-        let layout = const { Layout::new(LATENT, ROPE, TILES as u32, TEAM, PARKED as u32) };
+        let layout = const { Layout::new(E::KIND, LATENT, ROPE, TILES as u32, TEAM, PARKED as u32) };
         let me = Place::new(layout);
         let base = shared::dynamic_shared_mem::<Bf16>();
         let barriers = base.cast::<u64>();
@@ -230,15 +232,15 @@ pub unsafe fn verify<
         let own_node = base.byte_add(layout.nodes).cast::<u32>().add(8 * block + me.lane / 4);
         let (team_rows, team_factors) =
             (base.byte_add(team_rows + tile::weights_offset()), base.byte_add(team_factors).cast::<f32>());
-        let values_at = me.lane % 16 * layout.row + me.lane / 16 * 16 + me.member * (16 * COLUMNS as u32);
+        let values_at = E::values_offset(layout) + me.member * (8 * E::KIND.bytes() * COLUMNS as u32);
 
         let mut row = Row::EMPTY;
         let mut sums = [[[0.0f32; 4]; COLUMNS]; HEIGHT];
         let mut own = [0.0f32; 4];
-        let keys_at = tile::keys_offset(layout);
+        let keys_at = E::keys_offset(layout);
         let hand_out = |i: u32, stage: u32| {
             let from = ring.tile(stage).byte_add(keys_at);
-            let scores = tile::score::<STEPS, TILES, PARKED>(&query, parked, from, layout, me.slice);
+            let scores = tile::score::<E, STEPS, TILES, PARKED>(&query, parked, from, layout, me.slice);
             tile::send::<TILES>(&scores, messages.byte_add(i % 2 * layout.scores_size), me.slice);
             warp::sync_warp(warp::FULL_MASK);
             if me.lane == 0 {
@@ -260,6 +262,8 @@ pub unsafe fn verify<
             if softmax {
                 let received = messages.byte_add(parity * layout.scores_size);
                 let mut scores = tile::receive(own, received, me.slice);
+                let factors = E::factors(ring.tile(this_stage), layout);
+                scores = core::array::from_fn(|j| scores[j] * factors[j]);
                 let first_key = (ring.first + i) * KEYS;
                 // Only tiles that hold tree rows or the end need the mask.
                 if first_key + KEYS > context {
@@ -272,6 +276,7 @@ pub unsafe fn verify<
                     }
                 }
                 let (weights, factor) = row.add(scores, round.scale);
+                let weights = core::array::from_fn(|j| weights[j] * factors[j]);
                 tile::store_weights(weights, own_rows.byte_add(parity * layout.weights_size));
                 if me.lane.is_multiple_of(4) {
                     own_factor.byte_add(parity * layout.factors_size).write(factor);
@@ -288,7 +293,7 @@ pub unsafe fn verify<
             }
 
             let values = ring.tile(this_stage).byte_add(values_at);
-            let mut first_values = tile::first_values::<HEIGHT, COLUMNS>(values);
+            let mut first_values = tile::first_values::<E, HEIGHT, COLUMNS>(values);
             weights_ready.wait(parity);
             let next = i + ring.stages - 1;
             if i > 0 && next < ring.count && me.member == i % TEAM && me.lane == 0 {
@@ -296,17 +301,17 @@ pub unsafe fn verify<
             }
             tile::rescale(&mut sums, team_factors.byte_add(parity * layout.factors_size));
             let weights = team_rows.byte_add(parity * layout.weights_size);
-            tile::accumulate(&mut sums, weights, &mut first_values, values);
+            tile::accumulate::<E, HEIGHT, COLUMNS>(&mut sums, weights, &mut first_values, values);
         }
 
-        finish::<TILES, HEIGHT, COLUMNS>(round.parts, target, layout, me, split, row, &mut sums);
+        finish::<E, TILES, HEIGHT, COLUMNS>(round.parts, target, layout, me, split, row, &mut sums);
         if active > 1 {
             let counters = round.parts.arrivals.add(2 * row_tile as usize);
             let mergers = round.mergers.min(active.div_ceil(2));
             let flag = base.byte_add(layout.states).cast();
             if let Some(number) = arrive(counters, active, mergers, flag) {
                 let scratch = base.byte_add(layout.weights).cast();
-                merge::<HEIGHT, COLUMNS>(round.parts, target, layout, (number, mergers), scratch);
+                merge::<E, HEIGHT, COLUMNS>(round.parts, target, layout, (number, mergers), scratch);
             }
         }
     }
@@ -314,7 +319,7 @@ pub unsafe fn verify<
 
 /// Normalises the sums and writes them, with the logarithms of their rows' sums of weights.
 #[inline(always)]
-unsafe fn finish<const TILES: usize, const HEIGHT: usize, const COLUMNS: usize>(
+unsafe fn finish<E: Element, const TILES: usize, const HEIGHT: usize, const COLUMNS: usize>(
     parts: Parts,
     target: Target,
     layout: Layout,
@@ -363,7 +368,7 @@ unsafe fn finish<const TILES: usize, const HEIGHT: usize, const COLUMNS: usize>(
             leave_sums(sums, (me.team, me.member), left);
         }
         if me.team == 0 {
-            write_sums(sums, (parts, target, layout), (split, me.member), left);
+            write_sums::<E, HEIGHT, COLUMNS>(sums, (parts, target, layout), (split, me.member), left);
         }
     }
 }

@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn grouped_copies_arrive_in_order() {
-        for tiles in [0u32, 1, 2, 3, 4, 7] {
+        for tiles in [0u32, 1, 2, 3, 4, 5, 6, 7, 9, 13, 16, 31] {
             let data: Vec<u32> = (0..tiles * 128).map(|i| i.wrapping_mul(2_654_435_761)).collect();
             let (input, out) = (Buffer::input("input", &data), Buffer::<u32>::poisoned("out", data.len()));
             let arguments = (input.ptr(), tiles, out.ptr_mut());
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_ring_of_bulk_copies_neither_loses_nor_races() {
-        for tiles in [0u32, 1, 2, 3, 4, 5, 6, 7, 13] {
+        for tiles in [0u32, 1, 2, 3, 4, 5, 6, 7, 9, 13, 17, 22] {
             let data: Vec<u32> = (0..tiles * 64).map(|i| i.wrapping_mul(2_654_435_761)).collect();
             let expected: Vec<u32> =
                 (0..64).map(|i| data.iter().skip(i).step_by(64).fold(0, |a: u32, b| a.wrapping_add(*b))).collect();

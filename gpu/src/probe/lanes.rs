@@ -86,20 +86,35 @@ mod tests {
 
     #[test]
     fn indices_count_x_first() {
-        let out = Buffer::<u32>::poisoned("out", 2 * 3 * 2 * 5 * 4 * 3 * 13);
-        launch(&probe_indices::KERNEL, LaunchShape::new((2, 3, 2), (5, 4, 3)), (out.ptr_mut(),)).unwrap();
-        let out = out.to_vec();
-        let mut rows = out.chunks(13);
-        for block in 0..12 {
-            for thread in 0..60 {
-                let expected = [
-                    [thread % 5, thread / 5 % 4, thread / 20],
-                    [block % 2, block / 2 % 3, block / 6],
-                    [5, 4, 3],
-                    [2, 3, 2],
-                ];
-                let row = rows.next().unwrap();
-                assert_eq!((&row[..12], row[12]), (expected.as_flattened(), thread % 32));
+        let shapes: [([u32; 3], [u32; 3]); 12] = [
+            ([1, 1, 1], [1, 1, 1]),
+            ([1, 1, 1], [31, 1, 1]),
+            ([3, 1, 1], [33, 1, 1]),
+            ([1, 3, 1], [1, 17, 1]),
+            ([1, 1, 5], [1, 1, 9]),
+            ([2, 3, 2], [5, 4, 3]),
+            ([3, 2, 1], [7, 5, 1]),
+            ([1, 2, 3], [1, 7, 5]),
+            ([2, 1, 2], [13, 1, 5]),
+            ([5, 1, 1], [2, 2, 2]),
+            ([1, 1, 2], [3, 3, 7]),
+            ([2, 2, 2], [11, 3, 1]),
+        ];
+        for (grid, block) in shapes {
+            let [blocks, threads] = [grid, block].map(|extent| extent.iter().product::<u32>());
+            let out = Buffer::<u32>::poisoned("out", (blocks * threads * 13) as usize);
+            let shape = LaunchShape::new((grid[0], grid[1], grid[2]), (block[0], block[1], block[2]));
+            launch(&probe_indices::KERNEL, shape, (out.ptr_mut(),)).unwrap();
+            let out = out.to_vec();
+            let mut rows = out.chunks(13);
+            let index =
+                |i: u32, extent: [u32; 3]| [i % extent[0], i / extent[0] % extent[1], i / extent[0] / extent[1]];
+            for b in 0..blocks {
+                for t in 0..threads {
+                    let expected = [index(t, block), index(b, grid), block, grid];
+                    let row = rows.next().unwrap();
+                    assert_eq!((&row[..12], row[12]), (expected.as_flattened(), t % 32), "{grid:?} {block:?}");
+                }
             }
         }
     }
@@ -122,7 +137,7 @@ mod tests {
     fn collectives_equal_their_definition() {
         let mut random = Random::new(1);
         for (by, width) in
-            [(0, 32), (1, 32), (16, 32), (31, 32), (3, 8), (9, 8), (1, 2), (5, 16), (0, 1), (1, 4), (7, 4)]
+            [(0, 32), (1, 32), (16, 32), (31, 32), (3, 8), (9, 8), (1, 2), (5, 16), (15, 16), (0, 1), (1, 4), (7, 4)]
         {
             let x: Vec<u32> = (0..32).map(|_| random.below(1 << 20)).collect();
             let input = Buffer::input("input", &x);

@@ -80,10 +80,15 @@ mod tests {
 
     #[test]
     fn approximations_stay_within_their_error() {
-        let mut random = Random::new(2);
-        let mut x: Vec<f32> = (0..200).map(|_| random.normal() * 8.0).collect();
-        x.extend([0.0, -0.0, 1.0, -1.0, 1e-30, 1e30, 0.5, 126.0, -126.0]);
-        let n = x.len();
+        for n in [9, 10, 31, 33, 63, 64, 65, 100, 127, 129, 200, 209] {
+            check_math(n);
+        }
+    }
+
+    fn check_math(n: usize) {
+        let mut random = Random::new(n as u64);
+        let mut x = std::vec![0.0, -0.0, 1.0, -1.0, 1e-30, 1e30, 0.5, 126.0, -126.0];
+        x.extend((x.len()..n).map(|_| random.normal() * 8.0));
         let (input, out) = (Buffer::input("x", &x), Buffer::<f32>::poisoned("out", 8 * n));
         let arguments = (input.ptr(), n as u32, out.ptr_mut());
         launch(&probe_math::KERNEL, LaunchShape::new(n.div_ceil(64) as u32, 64), arguments).unwrap();
@@ -125,17 +130,25 @@ mod tests {
 
     #[test]
     fn conversions_round_to_nearest_even() {
-        let mut random = Random::new(3);
-        let mut x: Vec<[f32; 2]> = (0..60).map(|_| [random.normal(), random.normal() * 100.0]).collect();
-        x.extend([
+        for n in [9, 11, 15, 16, 17, 23, 31, 32, 33, 47, 63, 69] {
+            check_conversions(n);
+        }
+    }
+
+    fn check_conversions(n: usize) {
+        let mut x: Vec<[f32; 2]> = std::vec![
             [0.0, -0.0],
             [1.0 + 1.0 / 256.0, 1.0 + 3.0 / 256.0],
             [448.0, 464.0],
             [500.0, -1e6],
             [1.0625, -1.1875],
-        ]);
-        x.extend([[1e-3, 2f32.powi(-10)], [2f32.powi(-25), 3.0 * 2f32.powi(-25)], [65504.0, 65519.0], [0.0019, 0.003]]);
-        let n = x.len();
+            [1e-3, 2f32.powi(-10)],
+            [2f32.powi(-25), 3.0 * 2f32.powi(-25)],
+            [65504.0, 65519.0],
+            [0.0019, 0.003],
+        ];
+        let mut random = Random::new(n as u64);
+        x.extend((x.len()..n).map(|_| [random.normal(), random.normal() * 100.0]));
         let (input, out) = (Buffer::input("x", &x), Buffer::<u32>::poisoned("out", 11 * n));
         let arguments = (input.ptr(), n as u32, out.ptr_mut());
         launch(&probe_convert::KERNEL, LaunchShape::new(n.div_ceil(32) as u32, 32), arguments).unwrap();

@@ -4,7 +4,7 @@ use cuda_std::{atomic, grid, shared};
 
 /// Every atomic on global and shared memory, once a thread; the results do not depend on the order of threads.
 ///
-/// `state` [8] u32: add, relaxed add, max, min, or, exchange, compare-exchange count, shared sum; `sum` [1] f32; `out`
+/// `state` [9] u32: add, relaxed add, max, min, or, exchange, compare-exchange count, shared sum, relaxed exchange; `sum` [1] f32; `out`
 /// [3] u32: shared maximum, shared bits, shared f32 sum as u32. Any grid; shared memory 16 B.
 ///
 /// # Safety
@@ -26,6 +26,7 @@ pub unsafe fn probe_atomics(state: GlobalMut<u32>, sum: GlobalMut<f32>, out: Glo
         atomic::fetch_min(state.add(3), 1000 - i);
         atomic::fetch_or(state.add(4), 1 << (i % 32));
         atomic::exchange(state.add(5), 77);
+        atomic::exchange_relaxed(state.add(8), 78);
         while {
             let old = atomic::load_relaxed(state.add(6));
             atomic::compare_exchange(state.add(6), old, old + 2) != old
@@ -111,9 +112,22 @@ mod tests {
 
     #[test]
     fn atomics_lose_no_update() {
-        for (blocks, threads) in [(1, 1), (1, 32), (3, 33), (5, 64), (2, 100)] {
+        for (blocks, threads) in [
+            (1, 1),
+            (1, 2),
+            (1, 31),
+            (1, 32),
+            (3, 33),
+            (7, 17),
+            (2, 63),
+            (5, 64),
+            (4, 65),
+            (2, 100),
+            (3, 127),
+            (1, 255),
+        ] {
             let n = blocks * threads;
-            let state = Buffer::new("state", &[0, 0, 0, u32::MAX, 0, 0, 0, 0]);
+            let state = Buffer::new("state", &[0, 0, 0, u32::MAX, 0, 0, 0, 0, 0]);
             let (sum, out) = (Buffer::new("sum", &[0f32]), Buffer::<u32>::poisoned("out", 3));
             let arguments = (state.ptr_mut(), sum.ptr_mut(), out.ptr_mut());
             let shape = LaunchShape::new(blocks, threads).shared(16);
@@ -121,7 +135,7 @@ mod tests {
             let bits = |n: u32| if n >= 32 { u32::MAX } else { (1 << n) - 1 };
             let maximum = (0..n).map(|i| i * 7 % 31).max().unwrap();
             let shared: u32 = blocks * (0..threads).sum::<u32>();
-            assert_eq!(state.to_vec(), [(0..n).sum(), n, maximum, 1001 - n, bits(n), 77, 2 * n, shared]);
+            assert_eq!(state.to_vec(), [(0..n).sum(), n, maximum, 1001 - n, bits(n), 77, 2 * n, shared, 78]);
             assert_eq!(sum.to_vec(), [n as f32 / 2.0]);
             assert_eq!(out.to_vec(), [threads - 1, bits(threads), threads]);
         }
@@ -129,13 +143,14 @@ mod tests {
 
     #[test]
     fn blocks_that_spin_on_each_other_end() {
-        for seed in 0..10 {
+        for blocks in 1..=12 {
             let (flag, value) = (Buffer::new("flag", &[0u32]), Buffer::new("value", &[0u32]));
-            let time = Buffer::<u64>::poisoned("time", 6);
+            let time = Buffer::<u64>::poisoned("time", blocks as usize);
             let arguments = (flag.ptr_mut(), value.ptr_mut(), time.ptr_mut());
-            let simulator = Simulator::default().seed(seed).resident_blocks(6);
-            simulator.launch(&probe_hand_over::KERNEL, LaunchShape::new(6, 32), arguments).unwrap();
-            assert_eq!((flag.to_vec(), value.to_vec()), ([6].into(), [(0..6).fold(0, |v, i| v * 3 + i)].into()));
+            let simulator = Simulator::default().seed(blocks.into()).resident_blocks(blocks);
+            simulator.launch(&probe_hand_over::KERNEL, LaunchShape::new(blocks, 32), arguments).unwrap();
+            let expected = (0..blocks).fold(0u32, |v, i| v.wrapping_mul(3).wrapping_add(i));
+            assert_eq!((flag.to_vec(), value.to_vec()), ([blocks].into(), [expected].into()));
             assert!(time.to_vec().is_sorted());
         }
     }

@@ -55,7 +55,13 @@ mod tests {
 
     #[test]
     fn ldmatrix_hands_out_rows_or_columns() {
-        let tiles: Vec<[u16; 8]> = (0..32).map(|r| core::array::from_fn(|c| (r * 8 + c) as u16)).collect();
+        for seed in 0..12 {
+            check_ldmatrix(&mut Random::new(seed));
+        }
+    }
+
+    fn check_ldmatrix(random: &mut Random) {
+        let tiles: Vec<[u16; 8]> = (0..32).map(|_| core::array::from_fn(|_| random.below(1 << 16) as u16)).collect();
         let (input, out) = (Buffer::input("input", &tiles), Buffer::<u32>::poisoned("out", 14 * 32));
         let arguments = (input.ptr(), out.ptr_mut());
         launch(&probe_ldmatrix::KERNEL, LaunchShape::new(1, 32).shared(512), arguments).unwrap();
@@ -95,7 +101,12 @@ mod tests {
 
     #[test]
     fn products_equal_the_scalar_product() {
-        let mut random = Random::new(4);
+        for seed in 0..12 {
+            check_products(&mut Random::new(seed));
+        }
+    }
+
+    fn check_products(random: &mut Random) {
         // Bytes 0x30 to 0x4f are moderate positive numbers in both formats.
         let mut word = || {
             u32::from_le_bytes(core::array::from_fn(|_| {

@@ -8,11 +8,13 @@ pub mod cpu;
 pub mod cuda;
 pub mod deferred;
 mod handles;
+mod meter;
 mod op;
 mod round;
 mod span;
 
 pub use handles::*;
+pub use meter::{Meter, Reads, Stage, Work};
 pub use op::*;
 pub use round::*;
 use span::enter;

@@ -2,6 +2,7 @@
 
 mod answer;
 mod args;
+mod bench;
 mod doctor;
 mod generate;
 mod inspect;
@@ -26,6 +27,7 @@ use clap::Parser;
 
 use crate::error::{Error, Result};
 use args::{Cli, Flags};
+use bench::BenchArgs;
 use validate::{DoctorArgs, GenerateArgs, InspectArgs, KernelsArgs, LogitsArgs, ProfileArgs, TreeArgs};
 
 /// How a command ended that did not fail.
@@ -53,6 +55,8 @@ pub enum Command {
     Generate(Box<GenerateArgs>),
     /// Draw a round's draft tree.
     Tree(Box<TreeArgs>),
+    /// Measure.
+    Bench(Box<BenchArgs>),
     /// Show where a generation's time goes.
     Profile(ProfileArgs),
     /// Describe a model.
@@ -74,6 +78,7 @@ pub fn parse() -> Result<Command> {
     Ok(match Cli::parse().command {
         Flags::Generate(flags) => Command::Generate(Box::new(flags.validate(io::stdin().is_terminal())?)),
         Flags::Tree(flags) => Command::Tree(Box::new(flags.validate(io::stdin().is_terminal())?)),
+        Flags::Bench(flags) => Command::Bench(Box::new(flags.validate()?)),
         Flags::Profile(flags) => Command::Profile(flags.validate(io::stdin().is_terminal())?),
         Flags::Inspect(flags) => Command::Inspect(flags.validate()),
         Flags::Logits(flags) => Command::Logits(flags.validate(io::stdout().is_terminal())?),
@@ -90,6 +95,7 @@ pub fn run(command: Command) -> Result<Outcome> {
     match command {
         Command::Generate(args) => generate::run(&args),
         Command::Tree(args) => tree::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Profile(args) => profile::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Logits(args) => logits::run(&args),

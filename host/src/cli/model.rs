@@ -1,5 +1,7 @@
 //! What the commands share about models and machines: the files around the weights, and backends.
 
+use std::sync::Arc;
+
 use coppice_model::chat::ChatTemplate;
 use coppice_model::config::ModelConfig;
 use coppice_model::tokenizer::Tokenizer;
@@ -8,9 +10,9 @@ use coppice_model::{Source, TargetModel};
 use super::args::Device;
 use super::messages;
 use super::validate::DeviceArgs;
-use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
 use crate::backend::deferred::Deferred;
+use crate::backend::{Backend, Meter};
 use crate::error::Result;
 
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
@@ -64,9 +66,20 @@ pub fn chat_template(source: &Source) -> Result<Option<ChatTemplate>> {
 /// # Errors
 /// The device cannot be used.
 pub fn backend(args: DeviceArgs) -> Result<Box<dyn Backend>> {
-    let cpu = Cpu::new(args.threads);
-    Ok(match args.device {
+    Ok(on(args, Cpu::new(args.threads)))
+}
+
+/// The backend asked for, and what takes note of its rounds.
+///
+/// # Errors
+/// The device cannot be used.
+pub fn metered_backend(args: DeviceArgs, meter: Arc<Meter>) -> Result<Box<dyn Backend>> {
+    Ok(on(args, Cpu::new(args.threads).with_meter(meter)))
+}
+
+fn on(args: DeviceArgs, cpu: Cpu) -> Box<dyn Backend> {
+    match args.device {
         Device::Auto | Device::Cpu => Box::new(cpu),
         Device::Deferred => Box::new(Deferred::new(cpu, DEFERRED_DEPTH)),
-    })
+    }
 }

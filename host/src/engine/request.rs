@@ -176,11 +176,3 @@ pub struct Generation {
     /// From the start of the request to the last token.
     pub total: Duration,
 }
-
-impl Generation {
-    /// Mean tokens committed a round; 0 without rounds.
-    pub fn acceptance_length(&self) -> f64 {
-        let tokens: usize = self.rounds.iter().map(|round| round.accepted).sum();
-        if self.rounds.is_empty() { 0.0 } else { tokens as f64 / self.rounds.len() as f64 }
-    }
-}

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::request::Generation;
+use super::request::{Generation, RoundRecord};
 
 /// Speed of one generation. `None` where too little happened for a figure to mean anything.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -53,7 +53,12 @@ pub struct Acceptance {
 impl Acceptance {
     /// Of a generation whose trees are at most `depths` deep; deeper acceptance, if any, is listed too.
     pub fn new(generation: &Generation, depths: usize) -> Self {
-        let lengths: Vec<usize> = generation.rounds.iter().map(|round| round.accepted).collect();
+        Self::of(&generation.rounds, depths)
+    }
+
+    /// Of the rounds of one generation or of many.
+    pub fn of(records: &[RoundRecord], depths: usize) -> Self {
+        let lengths: Vec<usize> = records.iter().map(|round| round.accepted).collect();
         let rounds = lengths.len();
         let depths = lengths.iter().map(|length| length.saturating_sub(1)).max().map_or(0, |most| most.max(depths));
         let reached = |depth: usize| lengths.iter().filter(|length| **length > depth).count();
@@ -64,9 +69,9 @@ impl Acceptance {
                 (before > 0).then(|| reached(depth) as f64 / before as f64)
             })
             .collect();
-        let tau = (rounds > 0).then(|| generation.acceptance_length());
-        let drafted = generation.rounds.iter().filter(|round| round.drafted).map(|round| round.accepted).collect();
-        let nodes = generation.rounds.iter().map(|round| round.nodes).sum();
+        let tau = (rounds > 0).then(|| lengths.iter().sum::<usize>() as f64 / rounds as f64);
+        let drafted = records.iter().filter(|round| round.drafted).map(|round| round.accepted).collect();
+        let nodes = records.iter().map(|round| round.nodes).sum();
         Self { lengths, drafted, nodes, tau, uncond, cond }
     }
 

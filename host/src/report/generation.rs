@@ -18,7 +18,7 @@ pub struct GenerationReport {
     pub text: Option<String>,
     /// Tokens generated, the end-of-text token left out, cut to what the text needs where a stop string ended it.
     pub token_ids: Vec<u32>,
-    /// 64-bit FNV-1a of `token_ids`, 4 bytes each, little endian, in hex: equal for runs that generated the same.
+    /// The [`digest`] of `token_ids`.
     pub digest: String,
     /// Tokens it was generated from.
     pub prompt_token_ids: Vec<u32>,
@@ -157,7 +157,8 @@ impl GenerationReport {
     }
 }
 
-fn digest(ids: &[u32]) -> String {
+/// 64-bit FNV-1a of token ids, 4 bytes each, little endian, in hex: equal for runs that generated the same.
+pub fn digest(ids: &[u32]) -> String {
     let bytes = ids.iter().flat_map(|id| id.to_le_bytes());
     let hash =
         bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));

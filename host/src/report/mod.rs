@@ -9,7 +9,7 @@ mod size;
 mod tree;
 
 pub use environment::{Build, CpuEnvironment, Environment, ModelIdentity, PtxIdentity};
-pub use generation::{GenerationReport, MemoryReport, SpeculationReport, TimingsReport};
+pub use generation::{GenerationReport, MemoryReport, SpeculationReport, TimingsReport, digest};
 pub use model::{MemoryAtContext, ModelReport, Parameters, Role, TensorGroup, Unbound};
 pub use profile::{OverheadReport, ProfileReport};
 pub(crate) use size::Bytes;
@@ -34,6 +34,10 @@ pub mod schema {
     pub const KERNELS_BENCH: &str = "coppice.kernels-bench.v1";
     /// Of `kernels attention --json`.
     pub const KERNELS_ATTENTION: &str = "coppice.kernels-attention.v1";
+    /// Of `bench -o json`, and of what `bench --baseline` and `bench --from` read.
+    pub const BENCH: &str = "coppice.bench.v1";
+    /// Of each line of `bench -o jsonl`.
+    pub const BENCH_ROW: &str = "coppice.bench-row.v1";
     /// Of `inspect --json`.
     pub const INSPECT: &str = "coppice.inspect.v1";
 }

@@ -23,7 +23,7 @@ pub(crate) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::Avx512;
 pub(crate) use exponentials::sum_of_exponentials;
-pub(crate) use math::silu_mul;
+pub(crate) use math::{exp, silu_mul};
 pub(crate) use portable::Portable;
 
 /// Lanes of a vector.

@@ -27,6 +27,8 @@ fn place(at: Option<&Location<'_>>) -> String {
 pub enum FaultKind {
     #[error("a block has {found} threads, expected at most {expected} by the kernel's launch bounds")]
     LaunchBounds { found: u64, expected: u64 },
+    #[error("a block has {found} bytes of shared memory, expected at most {expected}")]
+    SharedTooLarge { found: u32, expected: u32 },
     #[error("an access of {bytes} bytes at byte {offset} of shared memory leaves its {size} bytes")]
     SharedOutOfBounds { offset: i64, bytes: u32, size: u32 },
     #[error("an access of {bytes} bytes at byte {offset} of shared memory is not aligned to {expected} bytes")]

@@ -13,7 +13,7 @@
 
 use super::attention::{Batch, KeyPart, Keys, whole_tiles};
 use super::cache::TILE;
-use crate::simd::{LANES, Simd, kernel};
+use crate::simd::{LANES, Simd, exp, kernel};
 
 /// Vectors that hold one number for each key of a tile.
 const VECTORS: usize = TILE / LANES;
@@ -357,41 +357,5 @@ fn store<S: Simd>(s: S, x: &mut [f32], [a, b]: [S::F; VECTORS]) {
     unsafe {
         s.store(p, a);
         s.store(p.add(LANES), b);
-    }
-}
-
-/// e^x for x <= 0, within 2 units in the last place; e^-87 below -87, NaN for NaN. Reduction and polynomial of Cephes.
-#[inline(always)]
-fn exp<S: Simd>(s: S, x: S::F) -> S::F {
-    // Adding this rounds to an integer, which is then in the low bits.
-    const ROUND: f32 = 12_582_912.0;
-    let x = s.max(s.splat(-87.0), x);
-    let rounded = s.mul_add(x, s.splat(std::f32::consts::LOG2_E), s.splat(ROUND));
-    let power = s.as_f(s.add_u(s.shl::<23>(s.as_u(rounded)), s.splat_u(1.0f32.to_bits())));
-    let whole = s.sub(rounded, s.splat(ROUND));
-    let r = s.mul_add(whole, s.splat(-0.693_359_4), x);
-    let r = s.mul_add(whole, s.splat(2.121_944_4e-4), r);
-    let mut p = s.splat(1.987_569_1e-4);
-    for coefficient in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_6e-1, 0.5] {
-        p = s.mul_add(p, r, s.splat(coefficient));
-    }
-    s.mul(s.add(s.mul_add(p, s.mul(r, r), r), s.splat(1.0)), power)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::simd::Portable;
-
-    #[test]
-    fn exponentials_are_within_two_units_in_the_last_place() {
-        let exp = |x: f32| exp(Portable, [x; LANES])[0];
-        for x in (0..87_000).map(|i| i as f32 * -1e-3) {
-            let exact = f64::from(x).exp();
-            let unit = f64::from(f32::EPSILON) * 2f64.powi(exact.log2().floor() as i32);
-            assert!((f64::from(exp(x)) - exact).abs() <= 2.0 * unit, "e^{x}");
-        }
-        assert_eq!(exp(0.0), 1.0);
-        assert!(exp(f32::NEG_INFINITY) < 2e-38 && exp(f32::NAN).is_nan());
     }
 }

@@ -46,7 +46,7 @@ pub(super) struct MlaLayer {
     pub(super) spec: MlaSpec,
     pub(super) kv_b: Weight,
     kv_a_norm: Vec<f32>,
-    form: MlaForm,
+    pub(super) form: MlaForm,
 }
 
 /// One layer's keys and values by slot.

@@ -21,11 +21,15 @@ mod sequence;
 mod state;
 mod tally;
 mod vector;
+mod work;
 
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
+
+use std::sync::Arc;
+use std::time::Instant;
 
 use coppice_model::bind::{MoeWeights, SwigluWeights};
 use coppice_model::config::MoeConfig;
@@ -39,8 +43,8 @@ use self::route::RouteTable;
 use self::sequence::SequenceState;
 use self::state::{Activations, Arena, Operand, RowSet};
 use super::{
-    Backend, CacheLayer, DraftAttention, DraftAttentionSpec, Matrix, MemoryUse, Mla, MlaSpec, Mlp, Moe, Op, Rope,
-    RopeTable, Round, Routes, RowValues, Rows, Sequence, SequenceSpec, Tensor, Vector, enter,
+    Backend, CacheLayer, DraftAttention, DraftAttentionSpec, Matrix, MemoryUse, Meter, Mla, MlaSpec, Mlp, Moe, Op,
+    Reads, Rope, RopeTable, Round, Routes, RowValues, Rows, Sequence, SequenceSpec, Tensor, Vector, enter,
 };
 use crate::error::{Error, Result};
 
@@ -81,6 +85,7 @@ pub struct Cpu {
     mlp_scratch: mlp::Scratch,
     attention_scratch: [Vec<f32>; 2],
     weight_bytes: usize,
+    meter: Option<Arc<Meter>>,
     /// An operation failed: those after it are not run until the next [`Op::Begin`].
     failed: bool,
     failure: Option<Error>,
@@ -113,9 +118,32 @@ impl Cpu {
             mlp_scratch: mlp::Scratch::default(),
             attention_scratch: Default::default(),
             weight_bytes: 0,
+            meter: None,
             failed: false,
             failure: None,
         }
+    }
+
+    /// With a meter that takes note of what rounds do while it is on.
+    pub fn with_meter(self, meter: Arc<Meter>) -> Self {
+        Self { meter: Some(meter), ..self }
+    }
+
+    /// Runs one operation, with the meter on.
+    fn execute_metered(&mut self, meter: &Meter, op: Op) -> std::result::Result<(), String> {
+        let Some(stage) = meter.enter(&op) else {
+            return self.execute(op);
+        };
+        let idle = match rows_of(&op) {
+            Some(rows) => self.rows.get(rows.0)?.len() == 0,
+            None => false,
+        };
+        let reads = if idle { Reads::default() } else { self.reads(&op) };
+        let ends_round = matches!(op, Op::Commit { .. });
+        let started = Instant::now();
+        let result = self.execute(op);
+        meter.note(stage, started.elapsed(), reads, ends_round);
+        result
     }
 
     /// Runs one operation.
@@ -277,7 +305,12 @@ impl Backend for Cpu {
             return;
         }
         let what = describe(&op);
-        if let Err(message) = self.execute(op) {
+        let meter = self.meter.as_ref().filter(|meter| meter.is_on()).cloned();
+        let result = match meter {
+            Some(meter) => self.execute_metered(&meter, op),
+            None => self.execute(op),
+        };
+        if let Err(message) = result {
             self.failed = true;
             self.failure.get_or_insert_with(|| error(&what, &message));
         }

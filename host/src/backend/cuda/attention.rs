@@ -13,8 +13,8 @@ use crate::error::Result;
 pub struct Inputs<'b, 'd> {
     /// Queries [tree_rows, heads, latent + rope].
     pub query: &'b DeviceBuffer<'d, Bf16>,
-    /// Cached rows [>= context + tree_rows, latent + rope + 8].
-    pub cache: &'b DeviceBuffer<'d, Bf16>,
+    /// Cached rows, >= context + tree_rows, as [`Head::pack`] makes them.
+    pub cache: &'b DeviceBuffer<'d, u8>,
     /// Visible nodes [tree_rows, ceil(tree_rows / 32)]; none for a chain.
     pub mask: Option<&'b DeviceBuffer<'d, u32>>,
     /// Cached rows before the tree's, on the device: a captured launch follows it.

@@ -2,7 +2,8 @@
 //!
 //! `cust` expects every `cu*` symbol at link time. This file defines them all as jumps through a table, which [`load`]
 //! fills from `libcuda.so.1`. A call before that, or without a driver, returns `CUDA_ERROR_NO_DEVICE`; a call of a function
-//! that the driver is too old to have returns `CUDA_ERROR_NOT_SUPPORTED`.
+//! that the driver is too old to have returns `CUDA_ERROR_NOT_SUPPORTED`, and a status newer than `cust_raw` becomes
+//! `CUDA_ERROR_UNKNOWN`: its `CUresult` is an enum, which must not hold a number it has no name for.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt;
@@ -10,6 +11,7 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use super::stub::forward;
 use super::symbols::with_symbols;
 
 /// The driver's library, as the dynamic linker finds it.
@@ -17,6 +19,7 @@ pub const LIBRARY: &str = "libcuda.so.1";
 
 const NO_DEVICE: u32 = 100;
 const NOT_SUPPORTED: u32 = 801;
+const UNKNOWN: u32 = 999;
 
 extern "C" fn no_device() -> u32 {
     NO_DEVICE
@@ -51,25 +54,16 @@ macro_rules! define_table {
         /// The symbols that the linker is looking for.
         mod entry {
             $(
-                /// Jumps to the function of this name; arguments and result are none of its business.
+                /// Calls the function of this name; arguments are none of its business, the status is made a known one.
                 #[unsafe(naked)]
                 #[unsafe(no_mangle)]
                 #[allow(non_snake_case)]
                 extern "C" fn $name() {
-                    #[cfg(target_arch = "x86_64")]
-                    core::arch::naked_asm!(
-                        "jmp qword ptr [rip + {table} + {offset}]",
-                        table = sym super::TABLE,
-                        offset = const super::Slot::$name as usize * size_of::<usize>(),
-                    );
-                    #[cfg(target_arch = "aarch64")]
-                    core::arch::naked_asm!(
-                        "adrp x16, {table} + {offset}",
-                        "add x16, x16, :lo12:{table} + {offset}",
-                        "ldr x16, [x16]",
-                        "br x16",
-                        table = sym super::TABLE,
-                        offset = const super::Slot::$name as usize * size_of::<usize>(),
+                    super::forward!(
+                        super::TABLE,
+                        super::Slot::$name as usize * size_of::<usize>(),
+                        super::is_filtered(stringify!($name)),
+                        super::known
                     );
                 }
             )*
@@ -77,6 +71,60 @@ macro_rules! define_table {
     };
 }
 with_symbols!(define_table);
+
+/// Functions whose status goes through unseen. The first six take arguments on the stack, which a call in between would move;
+/// nothing here calls them by `cust_raw`'s signature. The last is declared with a number for its status.
+const UNFILTERED: [&str; 7] = [
+    "cuLinkAddData_v2",
+    "cuLaunchKernel",
+    "cuLaunchCooperativeKernel",
+    "cuOccupancyMaxPotentialBlockSizeWithFlags",
+    "cuIpcOpenEventHandle",
+    "cuIpcOpenMemHandle_v2",
+    "cuLaunchKernelEx",
+];
+
+const fn is_filtered(name: &str) -> bool {
+    let mut i = 0;
+    while i < UNFILTERED.len() {
+        if same(name.as_bytes(), UNFILTERED[i].as_bytes()) {
+            return false;
+        }
+        i += 1;
+    }
+    true
+}
+
+const fn same(a: &[u8], b: &[u8]) -> bool {
+    let mut i = 0;
+    while i < a.len() && i < b.len() && a[i] == b[i] {
+        i += 1;
+    }
+    i == a.len() && i == b.len()
+}
+
+/// First and last of each run of statuses that `cust_raw` names.
+const KNOWN: [(u32, u32); 14] = [
+    (0, 8),
+    (34, 34),
+    (100, 102),
+    (200, 202),
+    (205, 224),
+    (300, 304),
+    (400, 401),
+    (500, 500),
+    (600, 600),
+    (700, 705),
+    (708, 720),
+    (800, 809),
+    (900, 911),
+    (999, 999),
+];
+
+/// The status, or `CUDA_ERROR_UNKNOWN` for one that `cust_raw` has no name for.
+extern "C" fn known(status: u32) -> u32 {
+    if KNOWN.iter().any(|(first, last)| (*first..=*last).contains(&status)) { status } else { UNKNOWN }
+}
 
 /// What a place holds before a driver is loaded.
 const fn start(slot: Slot) -> *mut c_void {
@@ -182,32 +230,88 @@ impl fmt::Display for Status {
 mod tests {
     use super::*;
 
-    /// Every entry point that `cust_raw` declares, from its source in Cargo's registry.
-    fn declared() -> Option<Vec<String>> {
-        // Without a platform it wants the packages of all, which need not be there.
-        let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    /// The source of `cust_raw`, from where Cargo keeps it. Only this platform's packages are asked for: others need not
+    /// have been downloaded.
+    fn cust_raw() -> String {
         let metadata = std::process::Command::new(env!("CARGO"))
-            .args(["metadata", "--format-version", "1", "--locked", "--offline", "--filter-platform", &platform])
+            .args([
+                "metadata",
+                "--format-version",
+                "1",
+                "--locked",
+                "--offline",
+                "--filter-platform",
+                env!("COPPICE_TARGET"),
+            ])
             .current_dir(env!("CARGO_MANIFEST_DIR"))
             .output()
-            .ok()?;
-        let metadata: serde_json::Value = serde_json::from_slice(&metadata.stdout).ok()?;
-        let package = metadata["packages"].as_array()?.iter().find(|package| package["name"] == "cust_raw")?;
-        let manifest = std::path::Path::new(package["manifest_path"].as_str()?);
-        let source = std::fs::read_to_string(manifest.with_file_name("src/cuda.rs")).ok()?;
-        let names = source.lines().filter_map(|line| line.trim().strip_prefix("pub fn ")?.split('(').next());
-        Some(names.map(str::to_owned).collect())
+            .unwrap();
+        assert!(metadata.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&metadata.stderr));
+        let metadata: serde_json::Value = serde_json::from_slice(&metadata.stdout).unwrap();
+        let package = metadata["packages"].as_array().unwrap().iter().find(|package| package["name"] == "cust_raw");
+        let manifest = package.unwrap()["manifest_path"].as_str().unwrap();
+        let source = std::path::Path::new(manifest).with_file_name("src/cuda.rs");
+        let text = std::fs::read_to_string(&source).unwrap_or_else(|e| panic!("{}: {e}", source.display()));
+        // The declarations are broken where a line was full.
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    /// Every entry point that `cust_raw` declares, with its arguments; `source` with single spaces.
+    fn declared(source: &str) -> Vec<(&str, &str)> {
+        let functions = source.split(" pub fn ").skip(1).filter_map(|text| text.split_once('('));
+        let declarations = functions.filter_map(|(name, rest)| Some((name, rest.split_once(") -> ")?.0)));
+        declarations.filter(|(name, _)| name.starts_with("cu")).collect()
     }
 
     #[test]
     fn the_table_has_every_function_that_cust_declares() {
-        let declared = declared().unwrap();
+        let source = cust_raw();
+        let declared: Vec<&str> = declared(&source).into_iter().map(|(name, _)| name).collect();
         assert!(declared.len() > 300, "{}", declared.len());
-        let (known, newer) = NAMES.split_at(declared.len());
-        assert_eq!(
-            (known, newer),
-            (&declared.iter().map(String::as_str).collect::<Vec<_>>()[..], &["cuLaunchKernelEx"][..])
-        );
+        assert_eq!(NAMES.split_at(declared.len()), (&declared[..], &["cuLaunchKernelEx"][..]));
+    }
+
+    #[test]
+    fn only_functions_with_arguments_on_the_stack_keep_their_status() {
+        let source = cust_raw();
+        for (name, arguments) in declared(&source) {
+            let by_value = [": CUipcEventHandle", ": CUipcMemHandle"].iter().any(|of| arguments.contains(of));
+            let stacked = arguments.matches(": ").count() > 6 || by_value;
+            assert_eq!(is_filtered(name), !stacked, "{name}({arguments})");
+        }
+        assert!(!is_filtered("cuLaunchKernelEx"));
+    }
+
+    #[test]
+    fn the_known_statuses_are_those_that_cust_names() {
+        let source = cust_raw();
+        let (_, rest) = source.split_once("pub enum cudaError_enum {").unwrap();
+        let (body, _) = rest.split_once('}').unwrap();
+        let numbers = body.split(',').filter_map(|line| line.split_once(" = ")?.1.parse().ok());
+        let named: Vec<u32> = numbers.collect();
+        assert!(named.len() > 80, "{}", named.len());
+        let known: Vec<u32> = (0..2000).filter(|status| known(*status) == *status).collect();
+        assert_eq!(known, named);
+    }
+
+    #[test]
+    fn a_status_newer_than_cust_becomes_unknown_at_the_call() {
+        extern "C" fn newer(a: u64, b: u64, c: u64, d: u64, e: u64, f: u64) -> u32 {
+            // The arguments arrive as they were given.
+            if [a, b, c, d, e, f] == [1, 2, 3, 4, 5, 6] { 912 } else { 1 }
+        }
+        unsafe extern "C" {
+            // Declared with numbers in place of pointers: nothing here looks at them.
+            #[link_name = "cuCtxDetach"]
+            fn entry(a: u64, b: u64, c: u64, d: u64, e: u64, f: u64) -> u32;
+        }
+        // No test and nothing in the program uses this deprecated function.
+        let place = &TABLE[Slot::cuCtxDetach as usize];
+        let before = place.swap(newer as *mut c_void, Ordering::AcqRel);
+        // SAFETY: the place holds a function of this signature.
+        let status = unsafe { entry(1, 2, 3, 4, 5, 6) };
+        place.store(before, Ordering::Release);
+        assert_eq!(status, UNKNOWN);
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod info;
 mod launch;
 mod module;
 pub mod ptx;
+mod stub;
 mod symbols;
 
 pub use buffer::DeviceBuffer;

@@ -8,10 +8,13 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use super::bench::BenchFlags;
+
 pub use profile::{By, ProfileFlags};
 pub use request::{ChatFlags, DraftingFlags, GenerateFlags, ModelFlags, PromptFlags, SamplingFlags, TreeFlags};
 pub use values::TreeBudget;
-use values::{count, gpu, runs, threads, whole};
+pub use values::{budget, count, positive, probability, temperature, whole};
+use values::{gpu, runs, threads};
 
 /// Generate text with MLA + MoE language models (DeepSeek-V3, Kimi-K2) by DFlash drafting and DDTree verification.
 #[derive(Debug, Parser)]
@@ -29,6 +32,9 @@ pub enum Flags {
     /// Draw a round's draft tree: tokens, probabilities, the accepted path
     #[command(after_help = TREE_NOTES, allow_negative_numbers = true)]
     Tree(Box<TreeFlags>),
+    /// Measure speed, acceptance and memory
+    #[command(after_help = BENCH_NOTES, allow_negative_numbers = true)]
+    Bench(Box<BenchFlags>),
     /// Show where a generation's time goes: every idle gap and its cause
     #[command(after_help = PROFILE_NOTES, allow_negative_numbers = true)]
     Profile(Box<ProfileFlags>),
@@ -53,6 +59,11 @@ Draft and path probabilities are the drafter's, of a token at its depth and of
 the whole path to it; the target's is that of a token after the path before it.
 All are at temperature 1. What the text repeats (ngram) has no probability.";
 
+const BENCH_NOTES: &str = "\
+A LIST is separated by commas; every combination is measured. Rows of one case
+differ in how tokens are drafted alone and are measured interleaved; `x none` is
+against plain decode beside them, `worst` the least of any prompt. Ctrl-C keeps
+the rows of finished cases. Fails with 1 if a row has regressed.";
 const PROFILE_NOTES: &str = "\
 The generation is repeated, profiled and not, to say what profiling costs; its
 text is not printed. The report is of the profiled run of median speed.";
@@ -79,6 +90,15 @@ pub enum Spec {
     Dflash,
     Ddtree,
     Ngram,
+}
+
+/// How a latent cache holds its elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum CacheType {
+    /// Two bytes each.
+    Bf16,
+    /// A byte each, and a factor a row.
+    E4m3,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -175,6 +195,9 @@ pub enum KernelsTaskFlags {
         #[arg(long = "context", value_name = "LIST", value_delimiter = ',', default_value = "1024,4096,16384,65536,131072",
             value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
         contexts: Vec<u32>,
+        /// How the cache holds its elements
+        #[arg(long, value_name = "TYPE", default_value = "bf16")]
+        cache: CacheType,
         /// Random inputs to check with, each with the next seed
         #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u32).range(1..=16))]
         seeds: u32,

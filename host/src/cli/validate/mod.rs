@@ -7,17 +7,20 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
+use coppice_gpu::attention::Kind;
 use coppice_model::Source;
 
 use super::args::{
-    Device, DeviceFlags, DoctorFlags, InspectFlags, KernelsFlags, KernelsTaskFlags, LogitsFlags, ReportFlags,
+    CacheType, Device, DeviceFlags, DoctorFlags, InspectFlags, KernelsFlags, KernelsTaskFlags, LogitsFlags, ReportFlags,
 };
 use crate::backend::cuda::bench::attention::Sizes;
 use crate::backend::cuda::check::Size;
 use crate::error::{Error, Result};
 
 pub use profile::{ProfileArgs, ProfileFormat, ProfiledArgs};
-pub use request::{Drawing, Format, GenerateArgs, Length, PromptSource, RequestArgs, Template, TreeArgs};
+pub use request::{
+    Drawing, Format, GenerateArgs, Length, PromptSource, RequestArgs, SamplingArgs, SpecArgs, Template, TreeArgs,
+};
 
 /// The machine to run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -173,6 +176,13 @@ impl DoctorFlags {
     }
 }
 
+fn kind(cache: CacheType) -> Kind {
+    match cache {
+        CacheType::Bf16 => Kind::Bf16,
+        CacheType::E4m3 => Kind::E4m3,
+    }
+}
+
 impl KernelsFlags {
     /// Lists where nothing else is asked for.
     pub fn validate(self) -> KernelsArgs {
@@ -183,9 +193,9 @@ impl KernelsFlags {
                 seeds: Seeds { first: seed.into(), count: seeds },
             },
             Some(KernelsTaskFlags::Bench) => KernelsTask::Bench,
-            Some(KernelsTaskFlags::Attention { heads, tree_rows, contexts, seeds, repeats, csv }) => {
+            Some(KernelsTaskFlags::Attention { heads, tree_rows, contexts, cache, seeds, repeats, csv }) => {
                 KernelsTask::Attention {
-                    sizes: Sizes { heads, tree_rows, contexts, seeds: seeds.into(), repeats },
+                    sizes: Sizes { heads, tree_rows, contexts, cache: kind(cache), seeds: seeds.into(), repeats },
                     csv,
                 }
             }
@@ -218,7 +228,8 @@ impl LogitsFlags {
 }
 
 impl DeviceFlags {
-    fn validate(self) -> DeviceArgs {
+    /// All cores where no number is given.
+    pub fn validate(self) -> DeviceArgs {
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         DeviceArgs { device: self.device, threads: self.threads.unwrap_or_else(cores) }
     }

@@ -101,8 +101,10 @@ impl From<SamplingFlags> for SamplingArgs {
 /// How to draft: the mode, and the budget if one was given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpecArgs {
-    pub(super) mode: Spec,
-    pub(super) budget: Option<TreeBudget>,
+    /// The mode.
+    pub mode: Spec,
+    /// The budget, if one was given.
+    pub budget: Option<TreeBudget>,
 }
 
 impl SpecArgs {

@@ -160,7 +160,7 @@ fn us(nanoseconds: u64) -> String {
 fn length(nanoseconds: u64) -> String {
     match nanoseconds {
         ..1_000 => format!("{nanoseconds} ns"),
-        ..1_000_000 => format!("{} us", nanoseconds / 1_000),
+        1_000..1_000_000 => format!("{} us", nanoseconds / 1_000),
         _ => format!("{} ms", nanoseconds / 1_000_000),
     }
 }

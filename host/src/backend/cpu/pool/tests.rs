@@ -1,5 +1,9 @@
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
 
+use super::crowd::ALONE;
+use super::region::SPIN;
 use super::*;
 
 #[test]

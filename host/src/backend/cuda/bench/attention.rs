@@ -1,6 +1,6 @@
 //! Verify attention over heads, tree rows and contexts: time, error and share of the floor.
 
-use coppice_gpu::attention::{HEAD_512_64, attention_reference};
+use coppice_gpu::attention::{HEAD_512_64, HEAD_512_64_E4M3, Head, Kind, attention_reference};
 use coppice_gpu::testing::Random;
 use coppice_gpu::tree::tree_layout_reference;
 use cuda_std::Bf16;
@@ -14,10 +14,8 @@ use crate::error::Result;
 
 const LATENT: usize = HEAD_512_64.latent as usize;
 const WIDTH: usize = LATENT + HEAD_512_64.rope as usize;
-/// Elements of a cached row.
-const STRIDE: usize = WIDTH + 8;
-/// Random elements that a cache repeats; no multiple of a row, so that rows differ.
-const PATTERN: usize = 1 << 20;
+/// Random rows that a cache repeats: a prime number, so that no split meets the same ones again.
+const PATTERN: usize = 1801;
 /// Launches recorded together: for about this long (seconds), and no fewer.
 const RECORDED: (f64, usize) = (1e-3, 4);
 /// Output rows compared with the formula, a seed.
@@ -32,6 +30,8 @@ pub struct Sizes {
     pub tree_rows: Vec<u32>,
     /// Cached rows before the tree's.
     pub contexts: Vec<u32>,
+    /// How the cache holds its elements.
+    pub cache: Kind,
     /// Random inputs that results are checked with.
     pub seeds: u64,
     /// Launches more with the last of them, whose results must be the same to the bit.
@@ -75,18 +75,22 @@ pub struct Row {
 /// The device failed, or has too little memory free.
 pub fn run(device: &Device, sizes: &Sizes) -> Result<(Ceilings, Vec<Row>)> {
     let at = ceilings::measure(device)?;
+    let head = match sizes.cache {
+        Kind::Bf16 => &HEAD_512_64,
+        Kind::E4m3 => &HEAD_512_64_E4M3,
+    };
     let mut rows = Vec::new();
     for &context in &sizes.contexts {
         let most = sizes.tree_rows.iter().max().map_or(0, |most| *most as usize);
-        let elements = (context as usize + most) * STRIDE;
-        let sets = rotation(device, 2 * elements as u64);
-        let patterns: Vec<Pattern> = (0..sizes.seeds.max(1)).map(Pattern::new).collect();
+        let bytes = (context as usize + most) * head.row_bytes();
+        let sets = rotation(device, bytes as u64);
+        let patterns: Vec<Pattern> = (0..sizes.seeds.max(1)).map(|seed| Pattern::new(head, seed)).collect();
         let caches = (0..sets.max(patterns.len()))
-            .map(|i| DeviceBuffer::repeating(device, &patterns[i % patterns.len()].cache[..PATTERN], elements))
+            .map(|i| DeviceBuffer::repeating(device, &patterns[i % patterns.len()].cache, bytes))
             .collect::<Result<Vec<_>>>()?;
         for &heads in &sizes.heads {
             for &tree_rows in &sizes.tree_rows {
-                let case = Case { device, heads, tree_rows, context };
+                let case = Case { device, head, heads, tree_rows, context };
                 rows.push(case.measure((&patterns, sizes.repeats), &caches, sets, &at)?);
             }
         }
@@ -97,25 +101,24 @@ pub fn run(device: &Device, sizes: &Sizes) -> Result<(Ceilings, Vec<Row>)> {
 /// Random values of one seed.
 struct Pattern {
     seed: u64,
-    /// A row longer than what repeats, so that a row is contiguous wherever it starts.
-    cache: Vec<Bf16>,
+    /// Rows as cached, and their elements.
+    cache: Vec<u8>,
+    rows: Vec<Vec<f32>>,
 }
 
 impl Pattern {
-    fn new(seed: u64) -> Self {
-        let mut cache: Vec<Bf16> = Random::new(seed).normals(PATTERN).into_iter().map(Bf16::from_f32).collect();
-        cache.extend_from_within(..STRIDE);
-        Self { seed, cache }
-    }
-
-    fn row(&self, key: usize) -> &[Bf16] {
-        &self.cache[key * STRIDE % PATTERN..][..WIDTH]
+    fn new(head: &Head, seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let cache: Vec<u8> = (0..PATTERN).flat_map(|_| head.pack(&random.normals(WIDTH))).collect();
+        let rows = cache.chunks(head.row_bytes()).map(|row| head.unpack(row)).collect();
+        Self { seed, cache, rows }
     }
 }
 
 #[derive(Clone, Copy)]
 struct Case<'d> {
     device: &'d Device,
+    head: &'d Head,
     heads: u32,
     tree_rows: u32,
     context: u32,
@@ -125,21 +128,20 @@ impl Case<'_> {
     fn measure(
         self,
         (patterns, repeats): (&[Pattern], u32),
-        caches: &[DeviceBuffer<'_, Bf16>],
+        caches: &[DeviceBuffer<'_, u8>],
         sets: usize,
         at: &Ceilings,
     ) -> Result<Row> {
-        let Self { device, heads, tree_rows, context } = self;
+        let Self { device, head, heads, tree_rows, context } = self;
         let factor = (WIDTH as f32).powf(-0.5);
-        let attention = VerifyAttention::new(device, &HEAD_512_64, (heads, tree_rows), factor)?;
+        let attention = VerifyAttention::new(device, head, (heads, tree_rows), factor)?;
         let rows = (heads * tree_rows) as usize;
         let length = DeviceBuffer::new(device, &[context])?;
         let mut error = 0.0f64;
         let (mut query, mut differing) = (None, 0);
         for (pattern, cache) in patterns.iter().zip(caches) {
             let mut random = Random::new(pattern.seed + 1000);
-            // From another place of the pattern than the cache: queries are not keys.
-            let queries: Vec<Bf16> = (0..rows * WIDTH).map(|i| pattern.cache[(i + 7919) % PATTERN]).collect();
+            let queries: Vec<Bf16> = random.normals(rows * WIDTH).into_iter().map(Bf16::from_f32).collect();
             let parents: Vec<u32> = (0..tree_rows).map(|t| if t == 0 { 0 } else { random.below(t) }).collect();
             let (_, sees) = tree_layout_reference(&parents, context);
             let bits = DeviceBuffer::new(device, &mask(&sees))?;
@@ -154,7 +156,7 @@ impl Case<'_> {
                 let sees = &sees[row / heads as usize];
                 let keys = (0..(context + tree_rows) as usize)
                     .filter(|key| *key < context as usize || sees[*key - context as usize])
-                    .map(|key| pattern.row(key));
+                    .map(|key| &pattern.rows[key % PATTERN]);
                 let query = &queries[row * WIDTH..][..WIDTH];
                 relative_error(
                     &results[row * LATENT..][..LATENT],
@@ -172,7 +174,8 @@ impl Case<'_> {
         };
         let out = DeviceBuffer::<Bf16>::poisoned(device, rows * LATENT)?;
         let keys = f64::from(context + tree_rows);
-        let (bytes, flops) = (keys * 2.0 * WIDTH as f64, 2.0 * rows as f64 * keys * (WIDTH + LATENT) as f64);
+        let (bytes, flops) =
+            (keys * f64::from(head.kind.bytes()) * WIDTH as f64, 2.0 * rows as f64 * keys * (WIDTH + LATENT) as f64);
         let floor = (bytes / at.copy).max(flops / at.mma);
         let launches = ((RECORDED.0 / floor) as usize).clamp(RECORDED.1, 64);
         let timed = |sets: usize| {

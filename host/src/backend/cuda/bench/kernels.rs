@@ -1,6 +1,6 @@
 //! The kernels' own measurements: sizes of real models, bytes and FLOPs counted by hand.
 
-use coppice_gpu::linear::{self, BF16, Instance};
+use coppice_gpu::linear::{self, BF16, EMPTY, Instance};
 use coppice_gpu::testing::Random;
 use coppice_gpu::{norm, sample, swiglu, top_k};
 use cuda_std::Bf16;
@@ -22,7 +22,7 @@ pub fn measure(device: &Device, at: &Ceilings) -> Result<Vec<Measured>> {
     let mut rows = Vec::new();
     for (inputs, outputs) in [(7168, 18_432), (7168, 2048)] {
         for count in [1, 8, 16, 32, 64] {
-            if let Some(instance) = linear::choose(&BF16, count, outputs) {
+            if let Some(instance) = linear::choose(BF16, count, outputs) {
                 rows.push(bench.linear(instance, count, inputs, outputs)?);
             }
         }
@@ -62,9 +62,12 @@ impl<'d> Bench<'d> {
         let weights = (0..sets).map(|_| self.bf16(elements)).collect::<Result<Vec<_>>>()?;
         let x = self.bf16((rows * inputs) as usize)?;
         let out = DeviceBuffer::<Bf16>::poisoned(self.device, (rows * outputs) as usize)?;
+        let words = instance.exchange_words(rows, outputs).max(1) as usize;
+        let exchange = DeviceBuffer::new(self.device, &vec![EMPTY; words])?;
         let (kernel, shape) = (&instance.kernel, instance.shape(outputs));
         let timing = time(self.device, LAUNCHES.next_multiple_of(sets), |i| {
-            let arguments = (x.ptr(), weights[i % sets].ptr(), out.ptr_mut(), rows, inputs, outputs);
+            let weights = weights[i % sets].ptr();
+            let arguments = (x.ptr(), weights, exchange.ptr_mut(), out.ptr_mut(), rows, inputs, outputs);
             // SAFETY: the buffers are as large as these sizes say; rows are within the kernel's bound.
             unsafe {
                 if instance.early {

@@ -1,6 +1,6 @@
 //! Checks of verify attention.
 
-use coppice_gpu::attention::{self, Class, HEAD_64_16, HEAD_512_64, Head, Limits};
+use coppice_gpu::attention::{self, Class, HEAD_64_16, HEAD_64_16_E4M3, HEAD_512_64, HEAD_512_64_E4M3, Head, Limits};
 use coppice_gpu::tree::tree_layout_reference;
 use cuda_std::{Bf16, Global};
 
@@ -59,18 +59,22 @@ checks! {
     full_16: HEAD_512_64, 0, [case(8, 1, 5001, 90), case(8, 2, 15, 4), case(16, 1, 333, 7)];
     full_32: HEAD_512_64, 1, [case(8, 4, 5001, 90), case(4, 7, 17, 3), case(16, 2, 333, 7)];
     full_64: HEAD_512_64, 2, [case(8, 16, 1000, 30), case(64, 3, 2001, 8), case(8, 61, 333, 3), case(1, 256, 16, 2)];
+    small_e4m3_16: HEAD_64_16_E4M3, 0, [case(8, 2, 4001, 60), case(3, 90, 1001, 5)];
+    small_e4m3_32: HEAD_64_16_E4M3, 1, [case(8, 4, 4001, 60), case(6, 64, 2047, 8)];
+    full_e4m3_16: HEAD_512_64_E4M3, 0, [case(8, 1, 5001, 90), case(8, 2, 15, 4), case(16, 1, 333, 7)];
+    full_e4m3_32: HEAD_512_64_E4M3, 1, [case(8, 4, 5001, 90), case(4, 7, 17, 3), case(16, 2, 333, 7)];
+    full_e4m3_64: HEAD_512_64_E4M3, 2, [case(8, 16, 1000, 30), case(64, 3, 2001, 8), case(8, 61, 333, 3), case(1, 256, 16, 2)];
 }
 
 fn check(run: &mut Run<'_>, head: &Head, class: &Class, case: Case) -> Result<()> {
     let Case { heads, tree_rows, context, splits, chain } = case;
     let (latent, rows) = (head.latent as usize, heads * tree_rows);
-    let width = latent + head.rope as usize;
-    let stride = width + 8;
+    let width = head.width();
     let query = bf16s(run, rows * width);
-    let mut cache = bf16s(run, (context + tree_rows + 1) * stride);
-    // What lies past the end, and the padding, must not matter.
-    cache[(context + tree_rows) * stride..].fill(Bf16(u16::MAX));
-    cache.chunks_mut(stride).for_each(|row| row[width..].fill(Bf16(u16::MAX)));
+    let mut cache: Vec<u8> = (0..context + tree_rows).flat_map(|_| head.pack(&run.random.normals(width))).collect();
+    let elements: Vec<Vec<f32>> = cache.chunks(head.row_bytes()).map(|row| head.unpack(row)).collect();
+    // What lies past the end must not matter.
+    cache.resize(cache.len() + head.row_bytes(), 0xff);
     let parents = if chain { (0..tree_rows as u32).map(|t| t.max(1) - 1).collect() } else { parents(run, tree_rows) };
     let (_, sees) = tree_layout_reference(&parents, context as u32);
     let place = run.place;
@@ -113,7 +117,7 @@ fn check(run: &mut Run<'_>, head: &Head, class: &Class, case: Case) -> Result<()
     for (row, found) in out.to_vec()?.chunks(latent).enumerate() {
         let sees = &sees[row / heads];
         let visible = (0..context + tree_rows).filter(|key| *key < context || sees[*key - context]);
-        let keys = visible.map(|key| &cache[key * stride..][..width]);
+        let keys = visible.map(|key| &elements[key]);
         let expected = attention::attention_reference(&query[row * width..][..width], keys, latent, scale.into());
         let found: Vec<f32> = found.iter().map(|x| x.to_f32()).collect();
         // Weights and result are bf16; values are of order 1.

@@ -1,6 +1,6 @@
 //! Checks of the skinny linear layers.
 
-use coppice_gpu::linear::{BF16, F32, Instance, linear_reference, pack};
+use coppice_gpu::linear::{BF16, EMPTY, F32, Instance, linear_reference, pack};
 use cuda_std::{Bf16, DeviceCopy};
 
 use super::Run;
@@ -64,9 +64,13 @@ fn check<T: Value>(run: &mut Run<'_>, instance: &Instance<T>) -> Result<()> {
         let (input, weights) = (run.place.input("x", &x)?, run.place.input("weight", &pack(&weight, inputs))?);
         let out = run.place.output::<T>("out", rows * outputs)?;
         let [r, i, o] = [rows, inputs, outputs].map(|n| n as u32);
-        let arguments = (input.ptr(), weights.ptr(), out.ptr_mut(), r, i, o);
+        let words = instance.exchange_words(r, o) as usize;
+        let exchange = run.place.state("exchange", &vec![EMPTY; words.max(1)])?;
+        let arguments = (input.ptr(), weights.ptr(), exchange.ptr_mut(), out.ptr_mut(), r, i, o);
         // SAFETY: the buffers are as large as these sizes say; there are 1 to `bound` rows, inputs are a multiple of 32.
         unsafe { run.place.launch(kernel, instance.shape(o), arguments)? };
+        let left = exchange.to_vec()?.into_iter().filter(|word| *word != EMPTY).count();
+        run.failures.check(left == 0, kernel.name, &format!("leaves {left} words of the exchange in use"));
         for (at, found) in out.to_vec()?.into_iter().enumerate() {
             let (row, output) = (at / outputs, at % outputs);
             let (x, weight) = (&x[row * inputs..][..inputs], &weight[output * inputs..][..inputs]);

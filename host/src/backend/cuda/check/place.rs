@@ -9,6 +9,8 @@ use crate::error::Result;
 
 /// Most blocks that the simulator runs at a time.
 const RESIDENT: u64 = 16;
+/// Shared memory of a block under the simulator, bytes: what Hopper has, as cases are the same there and on a device.
+const SHARED_BYTES: u32 = 232_448;
 
 /// A device, or the simulator with the seed of its schedule.
 #[derive(Clone, Copy)]
@@ -63,6 +65,7 @@ impl<'d> Place<'d> {
                 .seed(seed)
                 // Blocks of verify attention wait for each other, as do those of a cooperative launch.
                 .resident_blocks(shape.grid.volume().min(RESIDENT) as u32)
+                .shared_bytes(SHARED_BYTES)
                 .launch(kernel, shape, arguments)
                 .map(|_| ())
                 .map_err(|fault| error(format!("simulated kernel {}: {fault}", kernel.name))),

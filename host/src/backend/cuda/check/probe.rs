@@ -59,7 +59,7 @@ pub(super) fn convert(run: &mut Run<'_>) -> Result<()> {
 
 pub(super) fn atomics(run: &mut Run<'_>) -> Result<()> {
     for (blocks, threads) in run.cases(&[(1, 1), (3, 33), (5, 64), (2, 100)], &[]) {
-        let state = run.place.state("state", &[0, 0, 0, u32::MAX, 0, 0, 0, 0])?;
+        let state = run.place.state("state", &[0, 0, 0, u32::MAX, 0, 0, 0, 0, 0])?;
         let (sum, out) = (run.place.state("sum", &[0f32])?, run.place.output::<u32>("out", 3)?);
         let shape = LaunchShape::new(blocks, threads).shared(16);
         let arguments = (state.ptr_mut(), sum.ptr_mut(), out.ptr_mut());
