@@ -248,7 +248,12 @@ impl<'a> Analysis<'a> {
         by_end.sort_by_key(|span| span.interval.end);
         let mut by_start = by_end.clone();
         by_start.sort_by_key(|span| span.interval.start);
-        let name = |span: Option<&&Span>| span.map(|span| format!("{}: {}", span.stage, span.name));
+        let name = |span: Option<&&Span>| {
+            span.map(|span| match span.name.starts_with(span.stage) {
+                true => span.name.to_string(),
+                false => format!("{}: {}", span.stage, span.name),
+            })
+        };
         let gap = |gap: &Interval| {
             let ended = by_end.partition_point(|span| span.interval.end <= gap.start);
             let started = by_start.partition_point(|span| span.interval.start < gap.end);

@@ -3,8 +3,24 @@
 use serde::Serialize;
 
 /// Lower ends of the buckets, in nanoseconds.
-const EDGES: [u64; 14] =
-    [0, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
+const EDGES: [u64; 16] = [
+    0,
+    100,
+    200,
+    500,
+    1_000,
+    2_000,
+    5_000,
+    10_000,
+    20_000,
+    50_000,
+    100_000,
+    200_000,
+    500_000,
+    1_000_000,
+    10_000_000,
+    100_000_000,
+];
 
 /// Gaps of about one length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -99,7 +99,7 @@ fn a_gap_has_its_stage_its_round_and_its_neighbours() {
     let [print, threshold] = &report.gaps[..] else { panic!("{:?}", report.gaps) };
     assert_eq!((print.start_ns, print.idle_ns, print.round), (295, 210, Some(1)));
     assert_eq!(print.cause, Cause::HostStage("print"));
-    assert_eq!((print.before.as_deref(), print.after.as_deref()), (Some("walk: walk"), Some("verify: embed")));
+    assert_eq!((print.before.as_deref(), print.after.as_deref()), (Some("walk"), Some("verify: embed")));
     assert_eq!((threshold.idle_ns, threshold.cause, threshold.round), (5, Cause::BelowThreshold, Some(2)));
     let stage = |name: &str| report.stages.iter().find(|share| share.stage == name).map(|s| (s.busy_ns, s.idle_ns));
     assert_eq!(stage("print"), Some((0, 200)));

@@ -16,14 +16,16 @@ impl ProfileReport {
             self.prompt_tokens, self.tokens, self.rounds, self.mode
         );
         text += &self.speed();
+        let mut sources = new(&[]);
         for source in &self.sources {
             let state = match (&source.absent, source.lost) {
                 (Some(why), _) => format!("absent: {why}"),
                 (None, 0) => format!("{} records", source.records),
                 (None, lost) => format!("{} records, {lost} lost", source.records),
             };
-            text += &format!("{:<14} {state}\n", source.source);
+            sources.add_row([source.source.to_owned(), state]);
         }
+        text += &shown(sources, &[]);
         self.devices.iter().for_each(|device| text += &report(device));
         text
     }
@@ -170,7 +172,9 @@ fn percent(part: u64, whole: u64) -> String {
 fn new(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_width(80);
-    table.set_header(header);
+    if !header.is_empty() {
+        table.set_header(header);
+    }
     table
 }
 
