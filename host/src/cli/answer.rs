@@ -72,11 +72,7 @@ impl Loaded {
     pub fn new(args: &RequestArgs, plan: &Plan) -> Result<Self> {
         let target = model::target(&args.target)?;
         let drafter = args.draft.as_ref().map(DraftModel::load).transpose()?;
-        let backend = model::backend(args.device, |tally| {
-            Ok(Session::new(tally, &target, drafter.as_ref(), plan.options, |_, _| {})?.memory())
-        })?;
-        let mut bar = Progress::new("loading", "layers");
-        let session = Session::new(backend, &target, drafter.as_ref(), plan.options, |n, total| bar.set(n, total))?;
+        let session = model::session(args.device, None, &target, drafter.as_ref(), plan.options)?;
         Ok(Self { target, session, drafter })
     }
 

@@ -5,15 +5,17 @@ use std::sync::Arc;
 use coppice_model::chat::ChatTemplate;
 use coppice_model::config::ModelConfig;
 use coppice_model::tokenizer::Tokenizer;
-use coppice_model::{Source, TargetModel};
+use coppice_model::{DraftModel, Source, TargetModel};
 
 use super::args::Device;
 use super::messages;
+use super::progress::Progress;
 use super::validate::DeviceArgs;
 use crate::backend::cpu::Cpu;
 use crate::backend::cuda::{self, Cuda};
 use crate::backend::deferred::Deferred;
 use crate::backend::{Backend, MemoryUse, Meter};
+use crate::engine::{Session, SessionOptions};
 use crate::error::Result;
 
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
@@ -74,16 +76,26 @@ pub fn backend(args: DeviceArgs, size: impl FnOnce(Box<dyn Backend>) -> Result<M
     on(args, Cpu::new(args.threads), size)
 }
 
-/// The backend asked for, and what takes note of its rounds, where it runs on the CPU.
+/// A session of `target` and `drafter` on the backend asked for, with a progress bar. `meter` takes note of its rounds, where
+/// it runs on the CPU.
 ///
 /// # Errors
-/// As those of [`backend`].
-pub fn metered_backend(
+/// Anything wrong with the files or the device.
+pub fn session(
     args: DeviceArgs,
-    meter: Arc<Meter>,
-    size: impl FnOnce(Box<dyn Backend>) -> Result<MemoryUse>,
-) -> Result<Box<dyn Backend>> {
-    on(args, Cpu::new(args.threads).with_meter(meter), size)
+    meter: Option<Arc<Meter>>,
+    target: &TargetModel,
+    drafter: Option<&DraftModel>,
+    options: SessionOptions,
+) -> Result<Session> {
+    let cpu = Cpu::new(args.threads);
+    let cpu = match meter {
+        Some(meter) => cpu.with_meter(meter),
+        None => cpu,
+    };
+    let backend = on(args, cpu, |tally| Ok(Session::new(tally, target, drafter, options, |_, _| {})?.memory()))?;
+    let mut bar = Progress::new("loading", "layers");
+    Session::new(backend, target, drafter, options, |n, total| bar.set(n, total))
 }
 
 fn on(

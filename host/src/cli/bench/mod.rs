@@ -23,7 +23,7 @@ use crate::bench::report::{BenchReport, Format, Settings};
 use crate::bench::run::{self, Plan, Sessions, Watchers};
 use crate::bench::{ceiling, metrics, plot};
 use crate::draft::DflashOptions;
-use crate::engine::{Session, SessionOptions, Speculation};
+use crate::engine::{SessionOptions, Speculation};
 use crate::error::{Error, Result};
 use crate::report::{Build, CpuEnvironment, Environment, ModelIdentity, schema};
 use crate::sampling::Sampling;
@@ -246,12 +246,7 @@ fn sessions(
         dflash: DflashOptions::default(),
     };
     let meter = Arc::new(Meter::default());
-    let session = |drafter| {
-        let mut bar = Progress::new("loading", "layers");
-        Session::new(model::metered_backend(args.device, meter.clone())?, target, drafter, options, |n, total| {
-            bar.set(n, total)
-        })
-    };
+    let session = |drafter| model::session(args.device, Some(meter.clone()), target, drafter, options);
     let plain = session(None)?;
     let drafted = match drafter {
         Some(model) => Some((session(Some(model))?, model.config.block_size)),

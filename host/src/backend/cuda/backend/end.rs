@@ -27,8 +27,8 @@ impl Machine {
             let set = self.rows.get(rows.0).map_err(error)?.words.ptr_mut();
             let (v, choices) = (vocab as u32, state.choices.ptr_mut());
             let arguments = (state.state_ptr(), set, logits, choices, capacity, v, v, last.into());
-            // SAFETY: logits and choices hold the rows.
             let shape = sample::choose_shape(capacity, last);
+            // SAFETY: logits and choices hold the rows.
             unsafe { self.place.queue(&sample::choose_tokens::KERNEL, shape, arguments, true)? };
         }
         self.sequences.get_mut(sequence.0).map_err(error)?.walked = Some(rule);
