@@ -358,7 +358,7 @@ impl<'a> Analysis<'a> {
     fn round_shares(&self, accepted: &[usize]) -> Vec<RoundShare> {
         let told = accepted.len() == self.rounds.len();
         let share = |(round, time): (usize, &Interval)| RoundShare {
-            start_ns: time.start - self.window.start,
+            start_ns: time.within(self.window).start - self.window.start,
             wall_ns: self.known.overlap(*time),
             busy_ns: self.busy.overlap(*time),
             idle_ns: self.idle.overlap(*time),
